@@ -1,0 +1,71 @@
+"""Stream: which columns of a batch say what an event is, when it happened, and who sent it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from latecomer.errors import ConfigError, options
+from latecomer.units import UNITS, canonical_unit
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The meaning of a batch's columns.
+
+    Args:
+        type: column with the event's type (text).
+        ts: column with the event's time: integers in ``unit``, or Arrow timestamps (then ``unit`` follows from the column).
+        id: column with the event's identity. Without one, events are numbered in order of arrival, which is
+            only repeatable when the whole stream is replayed from its start.
+        source: column with the name of the sender; late events are counted per source.
+        unit: one of ``ns us ms s min h d``; the unit of integer times and of plain numbers given as durations. For a column
+            of Arrow timestamps it may be coarser or finer than the column's own and defaults to that.
+        clock: ``"stream"``: one clock, the largest event time seen. ``"source"``: the least of the sources' own clocks.
+        punctuation: the type of rows that are punctuation: their ``ts`` is the bound, column ``of`` names the event type they
+            speak of (null: all), ``source`` limits them to one source (null: all).
+        of: name of that column.
+        sources: names of the sources, where they are known beforehand.
+        schema: Arrow types of the attributes, where they are known beforehand; else the first batch fixes them.
+
+    >>> stream = Stream(type="kind", ts="event_time", id="event_id", unit="ms")
+    """
+
+    type: str = "type"
+    ts: str = "ts"
+    id: str | None = None
+    source: str | None = None
+    unit: str | None = None
+    clock: Literal["stream", "source"] = "stream"
+    punctuation: str | None = None
+    of: str = "of"
+    sources: Sequence[str] | None = None
+    schema: pa.Schema | Mapping[str, Any] | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        if self.unit is not None:
+            object.__setattr__(self, "unit", canonical_unit(self.unit))
+        if self.clock not in ("stream", "source"):
+            raise ConfigError(f"clock={self.clock!r}: allowed are {options(['stream', 'source'])}")
+        if self.clock == "source" and self.source is None:
+            raise ConfigError("clock='source' needs the column that names the source: Stream(source='device', …)")
+        named = [c for c in (self.type, self.ts, self.id, self.source) if c is not None]
+        if len(set(named)) != len(named):
+            raise ConfigError(f"one column is named for two purposes: type, ts, id and source must differ, given {named}")
+        if self.schema is not None and not isinstance(self.schema, pa.Schema):
+            object.__setattr__(self, "schema", pa.schema([(k, v) for k, v in self.schema.items()]))
+        if self.sources is not None:
+            object.__setattr__(self, "sources", tuple(self.sources))
+
+    def unit_for(self, column: pa.DataType) -> str:
+        """The unit of time for a time column of this Arrow type; raises ConfigError when it cannot be told."""
+        if self.unit is not None:
+            return self.unit
+        if pa.types.is_timestamp(column):
+            return str(column.unit)
+        raise ConfigError(
+            f"column {self.ts!r} holds {column}, so its unit is not known: Stream(unit=…) with {options(UNITS)}"
+        )
