@@ -1,0 +1,56 @@
+# The front doors. `make` alone lists them.
+#
+# Everything is installed from package registries into .venv, at the versions of constraints.txt. Only Spark needs Java.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+# Extra words for the tools: `make test ARGS="-k late -x"`, `make bench ARGS=--quick`, `make fuzz MINUTES=10`.
+ARGS ?=
+MINUTES ?= 5
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint types contracts bench fuzz clean java
+
+help:  ## show this list
+	@echo "Latecomer: pattern queries over streams whose events arrive late"
+	@echo
+	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
+
+demo: .venv/.demo java  ## run two queries over a year of real flights, at several levels, through Spark
+	@$(BIN)/latecomer demo $(ARGS)
+
+test: .venv/.test java lint types contracts  ## check style, types and layers, then run all tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/.test  ## check the style (ruff)
+	@$(BIN)/ruff check .
+
+types: .venv/.test  ## check the types (mypy --strict)
+	@$(BIN)/mypy --strict latecomer
+
+contracts: .venv/.test  ## check which folder may import which (import-linter)
+	@$(BIN)/lint-imports --no-cache
+
+bench: .venv/.test  ## measure the engine against the offline limit
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+fuzz: .venv/.test  ## compare the engine with brute force on random streams for MINUTES (default 5)
+	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
+
+clean:  ## remove everything that was built or measured here
+	rm -rf .venv .cache artifacts build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+java:
+	@scripts/java.sh
+
+.venv/.python:
+	@scripts/venv.sh "$(PYTHON)"
+
+.venv/.demo: .venv/.python pyproject.toml constraints.txt
+	@scripts/install.sh demo
+
+.venv/.test: .venv/.python pyproject.toml constraints.txt
+	@scripts/install.sh test
