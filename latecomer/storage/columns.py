@@ -1,0 +1,246 @@
+"""Growable columns: append at the end, drop from the front, gather anywhere.
+
+A column is one contiguous piece of memory, so that gathering rows for candidates is one call however many batches
+brought them. Appending is amortised O(1) per value; dropping a prefix is O(1) and its memory comes back with the next growth.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+I64 = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+
+
+class Buffer:
+    """A growable NumPy array. ``live()`` is the values that were appended and not dropped.
+
+    >>> b = Buffer(np.dtype(np.int64)); b.append(np.array([1, 2, 3])); b.drop(1); b.live().tolist()
+    [2, 3]
+    """
+
+    __slots__ = ("_data", "_end", "_start")
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._data: Array = np.empty(0, dtype)
+        self._start = 0
+        self._end = 0
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def live(self) -> Array:
+        return self._data[self._start : self._end]
+
+    def append(self, values: Array) -> None:
+        n = len(values)
+        if self._end + n > len(self._data):
+            # New memory even when the old would do: arrays handed out still look at it.
+            live = self.live()
+            grown = np.empty(max(2 * (len(live) + n), 64), self._data.dtype)
+            grown[: len(live)] = live
+            self._data, self._start, self._end = grown, 0, len(live)
+        self._data[self._end : self._end + n] = values
+        self._end += n
+
+    def drop(self, n: int) -> None:
+        self._start += n
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._data.nbytes)
+
+
+class Column(Protocol):
+    """What the event log needs of a column; positions count from the first value that was not dropped."""
+
+    type: pa.DataType
+
+    def append(self, values: pa.Array) -> None: ...
+    def drop(self, n: int) -> None: ...
+    def take(self, positions: I64) -> pa.Array: ...
+    def live(self) -> pa.Array: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+class _Validity:
+    """Which values are not null; costs nothing until the first null comes."""
+
+    __slots__ = ("_bits", "_count")
+
+    def __init__(self) -> None:
+        self._bits: Buffer | None = None
+        self._count = 0
+
+    def append(self, values: pa.Array) -> None:
+        if values.null_count and self._bits is None:
+            self._bits = Buffer(np.dtype(bool))
+            self._bits.append(np.ones(self._count, bool))
+        if self._bits is not None:
+            self._bits.append(values.is_valid().to_numpy(zero_copy_only=False))
+        self._count += len(values)
+
+    def drop(self, n: int) -> None:
+        self._count -= n
+        if self._bits is not None:
+            self._bits.drop(n)
+
+    @property
+    def none(self) -> bool:
+        """Whether no null ever came."""
+        return self._bits is None
+
+    def bitmap(self, positions: I64 | None) -> pa.Buffer | None:
+        """Arrow's validity bitmap of the values at ``positions`` (None: all)."""
+        if self._bits is None:
+            return None
+        valid = self._bits.live() if positions is None else self._bits.live()[positions]
+        return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+    @property
+    def nbytes(self) -> int:
+        return self._bits.nbytes if self._bits is not None else 0
+
+
+class FixedColumn:
+    """Numbers, times, booleans: one machine word per value."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self.type = kind
+        self._bool = pa.types.is_boolean(kind)
+        width = 1 if self._bool else kind.bit_width // 8
+        self.values = Buffer(np.dtype(f"u{width}"))
+        self._valid = _Validity()
+
+    def append(self, values: pa.Array) -> None:
+        self._valid.append(values)
+        self.values.append(self._raw(values))
+
+    def _raw(self, values: pa.Array) -> Array:
+        if self._bool:
+            return values.fill_null(False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+        dtype = self.values.live().dtype
+        return np.frombuffer(values.buffers()[1], dtype, len(values), values.offset * dtype.itemsize)
+
+    def drop(self, n: int) -> None:
+        self.values.drop(n)
+        self._valid.drop(n)
+
+    @property
+    def no_nulls(self) -> bool:
+        return self._valid.none
+
+    def take(self, positions: I64) -> pa.Array:
+        return self._build(self.values.live()[positions], self._valid.bitmap(positions))
+
+    def live(self) -> pa.Array:
+        return self._build(self.values.live().copy(), self._valid.bitmap(None))
+
+    def _build(self, raw: Array, bitmap: pa.Buffer | None) -> pa.Array:
+        data = np.packbits(raw, bitorder="little") if self._bool else raw
+        return pa.Array.from_buffers(self.type, len(raw), [bitmap, pa.py_buffer(data)])
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self._valid.nbytes
+
+
+class BytesColumn:
+    """Texts and byte strings: offsets into one growable buffer of bytes.
+
+    Invariant: ``_offsets`` holds one more entry than there are values, counted from the start of ``_data``'s live part.
+    """
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self.type = kind
+        binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        self._large = pa.large_binary() if binary else pa.large_string()
+        self._offsets = Buffer(np.dtype(np.int64))
+        self._offsets.append(np.zeros(1, np.int64))
+        self._data = Buffer(np.dtype(np.uint8))
+        self._valid = _Validity()
+
+    def append(self, values: pa.Array) -> None:
+        n = len(values)
+        if n == 0:
+            return
+        large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+        dtype = np.dtype(np.int64 if large else np.int32)
+        _, offsets_buffer, data_buffer = values.buffers()
+        offsets = np.frombuffer(offsets_buffer, dtype, n + 1, dtype.itemsize * values.offset)
+        first, last = int(offsets[0]), int(offsets[-1])
+        end = int(self._offsets.live()[-1])
+        self._offsets.append(offsets[1:].astype(np.int64) + (end - first))
+        if last > first:
+            self._data.append(np.frombuffer(data_buffer, np.uint8, last - first, first))
+        self._valid.append(values)
+
+    def drop(self, n: int) -> None:
+        if n == 0:
+            return
+        self._offsets.drop(n)
+        self._valid.drop(n)
+        offsets = self._offsets.live()
+        gone = int(offsets[0])
+        self._data.drop(gone)
+        rebased = Buffer(np.dtype(np.int64))
+        rebased.append(offsets - gone)
+        self._offsets = rebased
+
+    def take(self, positions: I64) -> pa.Array:
+        return self._all().take(pa.array(positions))
+
+    def live(self) -> pa.Array:
+        return self._all().take(pa.array(np.arange(len(self._offsets) - 1)))
+
+    def _all(self) -> pa.Array:
+        buffers = [self._valid.bitmap(None), pa.py_buffer(self._offsets.live()), pa.py_buffer(self._data.live())]
+        return pa.Array.from_buffers(self._large, len(self._offsets) - 1, buffers)
+
+    @property
+    def nbytes(self) -> int:
+        return self._offsets.nbytes + self._data.nbytes + self._valid.nbytes
+
+
+class ArrowColumn:
+    """Any other Arrow type (decimals, lists, structs): whole Arrow arrays, joined when rows are gathered."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self.type = kind
+        self._chunks: list[pa.Array] = []
+        self._skip = 0
+
+    def append(self, values: pa.Array) -> None:
+        self._chunks.append(values)
+
+    def drop(self, n: int) -> None:
+        self._skip += n
+
+    def take(self, positions: I64) -> pa.Array:
+        return self.live().take(pa.array(positions))
+
+    def live(self) -> pa.Array:
+        if len(self._chunks) != 1 or self._skip:
+            whole = pa.concat_arrays(self._chunks) if self._chunks else pa.array([], self.type)
+            self._chunks, self._skip = [whole.slice(self._skip)], 0
+        return self._chunks[0]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(c.nbytes for c in self._chunks)
+
+
+def make_column(kind: pa.DataType) -> Column:
+    """The growable column for an Arrow type (no dictionaries: decode them first)."""
+    t = pa.types
+    if t.is_string(kind) or t.is_large_string(kind) or t.is_binary(kind) or t.is_large_binary(kind):
+        return BytesColumn(kind)
+    if t.is_boolean(kind) or t.is_integer(kind) or t.is_floating(kind) or t.is_temporal(kind):
+        if kind.bit_width in (1, 8, 16, 32, 64):
+            return FixedColumn(kind)
+    return ArrowColumn(kind)

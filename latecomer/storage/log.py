@@ -1,0 +1,118 @@
+"""The event log: the payload of every event that state still refers to, once, in order of arrival.
+
+Stores, sort buffers and held matches keep *references* (row numbers that never change); columns are gathered only for candidates.
+Rows leave from the front once nothing can refer to them any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from latecomer.storage.columns import I64, Buffer, Column, FixedColumn, make_column
+from latecomer.storage.hashing import U64, hash_columns
+
+
+_FIRST_LOOK = 1_024  # events; below this a look is not worth its call
+
+
+class EventLog:
+    """Columns ``names`` of ``types``, plus each event's time and content hash.
+
+    A reference is the event's number since the log began; ``base`` is the first one still present.
+    """
+
+    def __init__(self, types: Mapping[str, pa.DataType]) -> None:
+        self.columns: dict[str, Column] = {name: make_column(kind) for name, kind in types.items()}
+        self._ts = Buffer(np.dtype(np.int64))
+        self._content = Buffer(np.dtype(np.uint64))
+        self._look_at = _FIRST_LOOK
+        self.base = 0
+
+    def __len__(self) -> int:
+        return len(self._ts)
+
+    @property
+    def end(self) -> int:
+        """The reference that the next event will get."""
+        return self.base + len(self._ts)
+
+    def append(self, ts: I64, content: U64, columns: Mapping[str, pa.Array]) -> None:
+        """Add events; ``columns`` holds an array of the same length for each of the log's names."""
+        self._ts.append(ts)
+        self._content.append(content)
+        for name, column in self.columns.items():
+            column.append(columns[name])
+
+    def ts(self, refs: I64) -> I64:
+        return self._ts.live()[refs - self.base]
+
+    def content(self, refs: I64) -> U64:
+        return self._content.live()[refs - self.base]
+
+    def take(self, name: str, refs: I64) -> pa.Array:
+        """Values of a column at ``refs``, as an Arrow array (texts come as large_string)."""
+        return self.columns[name].take(refs - self.base)
+
+    def hash(self, names: Sequence[str], refs: I64) -> U64:
+        """Key hashes over ``names``, as :func:`hash_columns` gives them."""
+        return hash_columns([_plain(self.take(name, refs)) for name in names])
+
+    def equal(self, name: str, refs: I64, other: str, other_refs: I64) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Whether the real values agree, row by row; False where either is null."""
+        left, right = self.columns[name], self.columns[other]
+        if isinstance(left, FixedColumn) and isinstance(right, FixedColumn) and pa.types.is_integer(left.type):
+            if left.type == right.type and left.no_nulls and right.no_nulls:
+                same = left.values.live()[refs - self.base] == right.values.live()[other_refs - self.base]
+                return same  # type: ignore[no-any-return]
+        result = pc.equal(self.take(name, refs), self.take(other, other_refs))
+        if result.null_count:
+            result = result.fill_null(False)
+        return result.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+    def drop_before(self, floor: int) -> None:
+        """Forget the longest prefix of events whose time is below ``floor``.
+
+        Looks only after the log has grown by half since it last looked, so that the cost per event stays constant.
+        """
+        if len(self._ts) < self._look_at:
+            return
+        ts = self._ts.live()
+        keep = ts >= floor
+        n = int(keep.argmax()) if keep.any() else len(ts)
+        if n:
+            self._ts.drop(n)
+            self._content.drop(n)
+            for column in self.columns.values():
+                column.drop(n)
+            self.base += n
+        self._look_at = max(_FIRST_LOOK, len(self._ts) * 3 // 2)
+
+    @property
+    def nbytes(self) -> int:
+        return self._ts.nbytes + self._content.nbytes + sum(c.nbytes for c in self.columns.values())
+
+    def dump(self) -> dict[str, Any]:
+        return {
+            "base": self.base,
+            "ts": self._ts.live(),
+            "content": self._content.live(),
+            "columns": {name: column.live() for name, column in self.columns.items()},
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.append(state["ts"], state["content"], state["columns"])
+        self.base = state["base"]
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    """The narrow form that hashing reads."""
+    if pa.types.is_large_string(values.type):
+        return values.cast(pa.string())
+    if pa.types.is_large_binary(values.type):
+        return values.cast(pa.binary())
+    return values
