@@ -1,6 +1,7 @@
 """Expressions of a query: an immutable tree, the same whether it was parsed from text or built in Python.
 
-Every node knows its ``position`` in the text (an offset, or -1 when built in Python); positions do not count in comparisons.
+Every node knows its ``position`` in the text (an offset, or -1 when built in Python); positions do not count when two
+nodes are compared.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from latecomer.units import Duration
 
 
 def _at() -> int:
-    return field(default=-1, compare=False, repr=False, kw_only=True)  # type: ignore[no-any-return]
+    return field(default=-1, compare=False, repr=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,13 @@ class Literal:
 
     value: None | bool | int | float | str | Duration | Moment
     position: int = _at()
+
+    # In Python 1 == 1.0 == True; in a query they are different constants.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Literal) and type(self.value) is type(other.value) and self.value == other.value
+
+    def __hash__(self) -> int:
+        return hash((type(self.value), self.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +120,10 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """``operand LIKE pattern``: ``%`` any text, ``_`` one character, ``\\`` escapes; the NOT form is ``Not(Like(…))``."""
+    """``operand LIKE pattern``: ``%`` any text, ``_`` one character, ``\\`` escapes.
+
+    The NOT form is ``Not(Like(…))``.
+    """
 
     operand: Expr
     pattern: str

@@ -1,7 +1,7 @@
 """Plan: what a query asks for, taken apart so that an engine can run it without looking at the text again.
 
-Rules kept here (design §3): WHERE is split at its top-level ANDs. A conjunct that names one component only is its *filter*; one
-that names a negative (and any positives) says which of its events count; all others constrain the match. ``[attr]`` in WHERE
+Rules kept here: WHERE is split at its top-level ANDs. A conjunct that names one component only is its *filter*; one that
+names a negative (and any positives) says which of its events count; all others constrain the match. ``[attr]`` in WHERE
 means that all components, negatives too, agree on ``attr``.
 """
 
@@ -19,7 +19,7 @@ from latecomer.units import Duration
 class Component:
     """One event of the pattern.
 
-    ``index`` counts all components from 0 in pattern order; ``filter`` holds the conjuncts that name this component alone.
+    ``index`` counts all components from 0 in pattern order; ``filter`` holds the conjuncts that name this one alone.
     """
 
     index: int
@@ -31,9 +31,11 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Negation:
-    """A negated component and its scope, open at its neighbours: middle ``(ti, tj)``; leading ``[tn - W, t1)``; trailing
-    ``(tn, t1 + W]``. ``left`` and ``right`` are the numbers (from 0, among the positives) of the nearest positive on each side,
-    None where there is none. ``conjuncts`` name this component and at least one positive.
+    """A negated component and its scope, open at its neighbours.
+
+    Scopes are: middle ``(ti, tj)``; leading ``[tn - W, t1)``; trailing ``(tn, t1 + W]``. ``left`` and ``right`` are the
+    numbers (from 0, among the positives) of the nearest positive on each side, None where there is none. ``conjuncts``
+    name this component and at least one positive.
     """
 
     component: Component

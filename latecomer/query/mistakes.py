@@ -1,0 +1,132 @@
+"""Syntax errors in words: what was expected, what was found, and what was probably meant.
+
+The parser says which terminals it could have gone on with; this module groups them into phrases that a writer of queries
+knows. What the grammar only understands in order to refuse it is never offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from lark import Token
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from latecomer.errors import QueryError, options
+from latecomer.query.words import CLAUSES, RESERVED
+from latecomer.units import UNITS
+
+_VALUE = {"NUMBER", "STRING", "NAME", "MINUS", "_LPAR"}
+_VALUE_MORE = {"QUOTED", "MOMENT", "TRUE", "FALSE", "NULL", "NOT", "_LSQB"}
+_ARITHMETIC = {"PLUS", "MINUS", "TIMES", "DIVIDE", "PERCENT"}
+_TESTS = {"COMPARE", "IN", "BETWEEN", "LIKE", "IS", "NOT"}
+_PHRASES = {
+    "_LPAR": "'('",
+    "_RPAR": "')'",
+    "_LSQB": "'['",
+    "_RSQB": "']'",
+    "_COMMA": "','",
+    "_DOT": "'.'",
+    "_EQUALS": "'='",
+    "BANG": "'!'",
+    "NAME": "a name",
+    "NUMBER": "a number",
+    "STRING": "text in single quotes",
+    "COMPARE": "a comparison",
+    "STRATEGY_NAME": "the name of a strategy",
+    "UNIT": "a unit of time",
+    "$END": "the end of the query",
+}
+_UNITS = ("seconds", "minutes", "hours", "days", *UNITS)
+
+
+def explain(text: str, error: UnexpectedInput) -> QueryError:
+    """The QueryError for what the parser could not read."""
+    position = error.pos_in_stream or 0
+    if isinstance(error, UnexpectedToken):
+        token = error.token
+        accepted = set(error.accepts or error.expected)
+        if token.type == "$END":
+            return _at_end(text, accepted)
+        return _at_token(text, token, accepted)
+    assert isinstance(error, UnexpectedCharacters)
+    return _at_character(text, position)
+
+
+def _at_end(text: str, accepted: set[str]) -> QueryError:
+    end = len(text.rstrip())
+    if not end:
+        return QueryError("the query is empty", hint="write one, like PATTERN SEQ(Shelf s, Exit e) WITHIN 1 h")
+    return QueryError(f"the query ends where {_expected(accepted)} should follow", text=text, position=end)
+
+
+def _at_token(text: str, token: Token, accepted: set[str]) -> QueryError:
+    position = token.start_pos or 0
+    word = str(token)
+
+    def fail(problem: str, hint: str | None = None) -> QueryError:
+        return QueryError(problem, text=text, position=position, hint=hint)
+
+    upper = word.upper()
+    order = f"clauses come in this order, each at most once: {' … '.join(CLAUSES)}"
+    if upper in CLAUSES and any(f"_{c}" in accepted for c in CLAUSES):
+        return fail(f"{upper} cannot stand here", order)
+    if upper in RESERVED and "NAME" in accepted and not _VALUE <= accepted:
+        return fail(f"{word!r} is a keyword, and a name should stand here", f'a name like that is quoted: "{word}"')
+    if word == "(" and _ARITHMETIC <= accepted:
+        return fail("'(' cannot follow a name or value: the language has no functions", "write it with operators")
+    if word == "," and "_WHERE" in accepted:
+        return fail("a pattern of several components is written SEQ(…)", "like SEQ(Shelf s, !Counter c, Exit e)")
+    guess = _guess(word, accepted)
+    return fail(f"expected {_expected(accepted)}, found {word!r}{guess}")
+
+
+def _at_character(text: str, position: int) -> QueryError:
+    character = text[position]
+    problem, hint = f"{character!r} has no meaning in a query", None
+    if character == "'":
+        problem, hint = "this text has no end", "close it with '; a quote inside is written twice: 'it''s'"
+    elif character == '"':
+        problem, hint = "this name has no end", 'close it with "'
+    elif character in "&|":
+        problem, hint = f"{character!r} is not an operator of this language", "write AND or OR"
+    elif character == ";":
+        hint = "a text holds one query, and no semicolon ends it"
+    return QueryError(problem, text=text, position=position, hint=hint)
+
+
+def _guess(word: str, accepted: set[str]) -> str:
+    """`` — did you mean WITHIN?`` when the word is close to one that could stand here."""
+    keywords = {a.lstrip("_") for a in accepted} & RESERVED
+    words = {k.lower(): k for k in sorted(keywords)}
+    if "GROUP" in accepted:
+        words["seq"] = "SEQ"
+    if "UNIT" in accepted:
+        words |= {u: u for u in _UNITS}
+    near = get_close_matches(word.lower(), words, 1, 0.7)
+    return f" — did you mean {words[near[0]]}?" if near else ""
+
+
+def _expected(accepted: Iterable[str]) -> str:
+    """``an operator, WITHIN or RETURN``."""
+    left = set(accepted)
+    phrases: list[str] = []
+    if _VALUE <= left:
+        phrases.append("a value or condition" if "_LSQB" in left else "a value")
+        left -= _VALUE | _VALUE_MORE
+    if _ARITHMETIC <= left:
+        phrases.append("an operator")
+        left -= _ARITHMETIC | _TESTS
+    if "GROUP" in left:
+        phrases.append("SEQ(…)")
+    if "NAME" in left and ("GROUP" in left or "BANG" in left):
+        phrases.append("an event type")
+        left -= {"NAME", "GROUP", "QUOTED"}
+    left -= {"QUOTED"} if "NAME" in left else set()
+    left -= {"_CONFIDENCE"}
+    if "PLUS" in left or "_RPAR" in left:
+        left -= {"PLUS", "_LSQB"}
+    rank = {f"_{clause}": number for number, clause in enumerate(CLAUSES, 1)} | {"$END": 99}
+    for name in sorted(left, key=lambda n: (rank.get(n, 0), n)):
+        phrases.append(_PHRASES.get(name, name.lstrip("_")))
+    return options(phrases)

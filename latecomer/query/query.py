@@ -1,0 +1,90 @@
+"""Query: a validated query with its name and consistency level; it is its plan, and prints as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from latecomer.consistency.levels import Aggressive, Conservative, KSlack, Level, check_level
+from latecomer.errors import QueryError
+from latecomer.query.parse import parse
+from latecomer.query.plan import Plan
+from latecomer.query.validate import validate
+from latecomer.query.words import write_duration
+
+#: The name of a query that was given none.
+DEFAULT_NAME = "query"
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Query:
+    """A pattern query: what to look for, and how long to wait for late events.
+
+    Args:
+        text: the query (``docs/language.md``).
+        name: what its changes are called in the output; ``"query"`` unless given.
+        level: :class:`KSlack`, :class:`Conservative` or :class:`Aggressive`, unless the text ends with CONSISTENCY.
+
+    Raises QueryError, with line and caret, when the text is no query that can be kept; ConfigError for a ``level`` that
+    is none. Queries are equal when their plans are. The same query can be built without text, see :func:`latecomer.query.seq`.
+
+    >>> query = Query("PATTERN SEQ(A a, !B, C c) WITHIN 10 s", name="gap", level=Aggressive("1 min"))
+    >>> print(query.text)
+    PATTERN SEQ(A a, !B _2, C c)
+    WITHIN 10 s
+    CONSISTENCY aggressive(max_delay = 1 min)
+    """
+
+    plan: Plan
+
+    def __init__(self, text: str, *, name: str | None = None, level: Level | None = None) -> None:
+        if level is not None:
+            check_level(level)
+        plan = validate(parse(text), name=check_name(name), level=level, text=text)
+        object.__setattr__(self, "plan", plan)
+
+    @classmethod
+    def from_plan(cls, plan: Plan) -> Query:
+        """The query of a plan that was validated before."""
+        query = cls.__new__(cls)
+        object.__setattr__(query, "plan", plan)
+        return query
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def level(self) -> Level:
+        return self.plan.level
+
+    @property
+    def text(self) -> str:
+        """The canonical text with its CONSISTENCY clause: ``Query(q.text, name=q.name) == q``."""
+        return f"{self.plan.text}\nCONSISTENCY {write_level(self.level)}"
+
+    def __repr__(self) -> str:
+        return f"Query({self.text!r}, name={self.name!r})"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def write_level(level: Level) -> str:
+    """A level as the CONSISTENCY clause writes it, exactly (``str(level)`` may round)."""
+    match level:
+        case KSlack(k=k):
+            return f"kslack({write_duration(k)})"
+        case Conservative():
+            return "conservative"
+        case Aggressive(max_delay=max_delay, patience=patience):
+            more = f", patience = {write_duration(patience)}" if patience.amount else ""
+            return f"aggressive(max_delay = {write_duration(max_delay)}{more})"
+
+
+def check_name(name: str | None) -> str:
+    """The name of a query, or its default; raises QueryError for what is no name."""
+    if name is None:
+        return DEFAULT_NAME
+    if not isinstance(name, str) or not name.strip():
+        raise QueryError(f"{name!r} is not a name for a query", hint="give a text, like name='theft'")
+    return name

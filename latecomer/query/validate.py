@@ -1,0 +1,221 @@
+"""Validation: :class:`~latecomer.query.syntax.Draft` -> :class:`~latecomer.query.plan.Plan`, or a QueryError that says why.
+
+This is where a query gets its meaning: variables are bound to components, WHERE is taken apart by what each conjunct
+names, and whatever could not be kept is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+from latecomer.consistency.levels import CHOICES, Level
+from latecomer.errors import QueryError, options
+from latecomer.query.expressions import Attribute, Expr, attributes, variables
+from latecomer.query.plan import Component, Negation, Plan
+from latecomer.query.syntax import DEFAULT_STRATEGY, Draft, Returned
+from latecomer.query.unparse import write_plan
+from latecomer.units import Duration
+
+#: Columns that every change has; a RETURN field may not take their names.
+OUTPUT_COLUMNS = ("op", "query", "match_id", "events", "first_ts", "last_ts")
+
+#: Strategies that the field knows and that are not built yet.
+OTHER_STRATEGIES = ("skip-till-next-match", "strict-contiguity", "partition-contiguity")
+
+
+def validate(draft: Draft, *, name: str, level: Level | None, text: str | None) -> Plan:
+    """The plan of a draft. ``text`` is what the draft was parsed from, for carets (None when it was built in Python).
+
+    Raises QueryError. The level is the draft's own or ``level``; both are allowed only when they are equal.
+    """
+    check = _Check(draft, text)
+    components = check.components()
+    filters: dict[str, list[Expr]] = {c.var: [] for c in components}
+    counted: dict[str, list[Expr]] = {c.var: [] for c in components if c.negated}
+    conjuncts: list[Expr] = []
+    for conjunct in draft.conjuncts:
+        named = check.named(conjunct)
+        negative = check.single_negative(conjunct, named & counted.keys())
+        if len(named) == 1:
+            filters[next(iter(named))].append(conjunct)
+        elif negative is not None:
+            counted[negative].append(conjunct)
+        else:
+            conjuncts.append(conjunct)
+    components = [replace(c, filter=tuple(filters[c.var])) for c in components]
+    plan = Plan(
+        name=name,
+        positives=tuple(c for c in components if not c.negated),
+        negations=tuple(_negations(components, counted)),
+        key=tuple(dict.fromkeys(draft.key)),
+        conjuncts=tuple(conjuncts),
+        window=check.window(sum(not c.negated for c in components)),
+        returns=tuple(check.returns()),
+        strategy=check.strategy(),
+        level=check.level(level),
+        text="",
+    )
+    return replace(plan, text=write_plan(plan))
+
+
+def _negations(components: Sequence[Component], counted: dict[str, list[Expr]]) -> list[Negation]:
+    found: list[Negation] = []
+    total = sum(not c.negated for c in components)
+    before = 0
+    for component in components:
+        if component.negated:
+            left = before - 1 if before else None
+            right = before if before < total else None
+            found.append(Negation(component, left, right, tuple(counted[component.var])))
+        else:
+            before += 1
+    return found
+
+
+@dataclass
+class _Check:
+    """The rules, each one method; they share the draft and how to point into its text."""
+
+    draft: Draft
+    text: str | None
+
+    def fail(self, problem: str, position: int, hint: str | None = None) -> QueryError:
+        return QueryError(problem, text=self.text, position=position if position >= 0 else None, hint=hint)
+
+    def components(self) -> list[Component]:
+        """PATTERN: variables are unique, those left out get a name (``_2`` for the second), not all are negated."""
+        self.negated: dict[str, bool] = {}
+        for step in self.draft.steps:
+            if not step.type:
+                raise self.fail("an event type without a name", step.position, "give the text of the type column")
+            if step.var is not None and step.var in self.negated:
+                raise self.fail(
+                    f"the variable {step.var!r} is declared twice",
+                    step.position,
+                    f"each component needs its own, like {step.var}1 and {step.var}2",
+                )
+            if step.var is not None:
+                self.negated[step.var] = step.negated
+        if all(step.negated for step in self.draft.steps):
+            raise self.fail(
+                "the pattern has no positive component, so nothing could be a match",
+                self.draft.steps[0].position if self.draft.steps else -1,
+                "leave '!' off at least one component",
+            )
+        found = []
+        for index, step in enumerate(self.draft.steps):
+            var = step.var
+            if var is None:
+                var = f"_{index + 1}"
+                while var in self.negated:
+                    var = "_" + var
+            found.append(Component(index, step.type, var, step.negated))
+        return found
+
+    def named(self, expr: Expr) -> frozenset[str]:
+        """The variables in ``expr``, all of them declared."""
+        for attribute in attributes(expr):
+            if attribute.var not in self.negated:
+                raise self.unknown(attribute)
+        return variables(expr)
+
+    def unknown(self, attribute: Attribute) -> QueryError:
+        near = get_close_matches(attribute.var, self.negated, 1)
+        guess = f" — did you mean {near[0]!r}?" if near else ""
+        declared = ", ".join(self.negated) or "nothing: a variable follows its type, like SEQ(Shelf s, …)"
+        return self.fail(
+            f"unknown variable {attribute.var!r}{guess}", attribute.position, f"declared in PATTERN: {declared}"
+        )
+
+    def single_negative(self, conjunct: Expr, negatives: frozenset[str]) -> str | None:
+        if len(negatives) < 2:
+            return next(iter(negatives), None)
+        seen: list[str] = []
+        for attribute in attributes(conjunct):
+            if attribute.var in negatives and attribute.var not in seen:
+                seen.append(attribute.var)
+                second = attribute
+        raise self.fail(
+            f"this condition links two negated components, {seen[0]!r} and {seen[1]!r}",
+            second.position if len(seen) == 2 else conjunct.position,
+            "each negation is decided on its own, so a condition may name one negated component and any positive ones",
+        )
+
+    def window(self, positives: int) -> Duration:
+        window = self.draft.window
+        if window is None:
+            raise self.fail(
+                "WITHIN is missing: it says how much time may pass between the first and the last event of a match",
+                -1 if self.text is None else len(self.text.rstrip()),
+                "add it after WHERE, like WITHIN 10 minutes; without it nothing could ever be forgotten",
+            )
+        if window.amount == 0 and positives > 1:
+            raise self.fail(
+                "WITHIN 0 leaves no match: components follow each other strictly, so their times differ",
+                self.draft.window_position,
+                "give a longer window",
+            )
+        return window
+
+    def returns(self) -> list[tuple[str, Expr]]:
+        taken: list[str] = []
+        found: list[tuple[str, Expr]] = []
+        for item in self.draft.returns:
+            self.named(item.expr)
+            for attribute in attributes(item.expr):
+                if self.negated[attribute.var]:
+                    positives = [v for v, negated in self.negated.items() if not negated]
+                    raise self.fail(
+                        f"RETURN names {attribute.var!r}, which is negated: a match has no such event",
+                        attribute.position,
+                        f"name positive components: {options(positives)}",
+                    )
+            alias = self.alias(item)
+            if alias in OUTPUT_COLUMNS:
+                raise self.fail(
+                    f"a field cannot be called {alias!r}: every change has a column of that name",
+                    item.position,
+                    f"give it another name with AS; taken are {', '.join(OUTPUT_COLUMNS)}",
+                )
+            if alias in taken:
+                raise self.fail(f"two fields are called {alias!r}", item.position, "give each its own name with AS")
+            taken.append(alias)
+            found.append((alias, item.expr))
+        return found
+
+    def alias(self, item: Returned) -> str:
+        if item.alias is not None:
+            return item.alias
+        if isinstance(item.expr, Attribute):
+            return item.expr.name
+        raise self.fail("a computed field needs a name", item.position, "name it with AS, like e.ts - s.ts AS took")
+
+    def strategy(self) -> str:
+        strategy = self.draft.strategy
+        if strategy == DEFAULT_STRATEGY:
+            return strategy
+        known = "is not supported yet" if strategy in OTHER_STRATEGIES else "is not a selection strategy"
+        raise self.fail(
+            f"{strategy} {known}",
+            self.draft.strategy_position,
+            f"allowed is {DEFAULT_STRATEGY} (all combinations), which is also the default",
+        )
+
+    def level(self, given: Level | None) -> Level:
+        written = self.draft.level
+        if written is not None and given is not None and written != given:
+            raise self.fail(
+                f"two consistency levels: the text says {written}, level= says {given}",
+                self.draft.level_position,
+                "give one of them",
+            )
+        level = written if written is not None else given
+        if level is None:
+            raise QueryError(
+                "the query has no consistency level: how long it may wait for late events, and whether it may correct itself",
+                hint=f"{CHOICES} In text: CONSISTENCY kslack(5 minutes), CONSISTENCY conservative, or "
+                "CONSISTENCY aggressive(max_delay = 5 minutes, patience = 10 seconds)",
+            )
+        return level
