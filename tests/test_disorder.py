@@ -268,6 +268,10 @@ def test_measure_agrees_with_brute_force(ts: list[int]) -> None:
     for q, value in found.quantiles.items():
         assert value in lateness
         assert sum(x <= value for x in lateness) >= q * len(ts) > sum(x < value for x in lateness) - 1e-9
+    late = [x for x in lateness if x]
+    assert (found.when_late[1.0] if late else found.when_late) == (max(late) if late else {})
+    if late:
+        assert found.when_late[0.3] == sorted(late)[max(-(-3 * len(late) // 10) - 1, 0)]
     assert ld.measure([]).quantiles == {}
 
 

@@ -40,6 +40,7 @@ class Disorder:
         events: number of events.
         late: how many arrived after an event with a larger time.
         quantiles: share -> lateness that this share of all events does not exceed.
+        when_late: share -> lateness that this share of the *late* events does not exceed; empty when none is late.
         max_lateness: the largest lateness: the least ``k`` that loses nothing.
         runs: stretches of arrivals in order of time (1 for an ordered stream, 0 for an empty one).
         inversions: pairs in the wrong order.
@@ -50,6 +51,7 @@ class Disorder:
     events: int
     late: int
     quantiles: Mapping[float, int]
+    when_late: Mapping[float, int]
     max_lateness: int
     runs: int
     inversions: int
@@ -68,6 +70,7 @@ class Disorder:
             "late": self.late,
             "share_late": self.share_late,
             "quantiles": {str(q): v for q, v in self.quantiles.items()},
+            "when_late": {str(q): v for q, v in self.when_late.items()},
             "max_lateness": self.max_lateness,
             "runs": self.runs,
             "inversions": self.inversions,
@@ -194,6 +197,7 @@ def _summary(ts: IntArray, lateness: IntArray, delay: IntArray | None, shares: t
         events=len(ts),
         late=int(np.count_nonzero(lateness)),
         quantiles=_quantiles(lateness, shares),
+        when_late=_quantiles(lateness[lateness > 0], shares),
         max_lateness=int(lateness.max(initial=0)),
         runs=int(np.count_nonzero(ts[1:] < ts[:-1])) + 1 if len(ts) else 0,
         inversions=inversions(ts),

@@ -1,0 +1,57 @@
+"""``python -m benchmarks [PART …]``: run parts, print their tables, keep their results as JSON.
+
+Parts: ``seq_neg`` (speed against the offline limit), ``levels`` (what each level makes of each kind of disorder).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+from benchmarks import harness, seq_neg
+from benchmarks.profiling import profile
+
+PARTS = {"seq_neg": seq_neg.run}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns 0 when every answer is right, 1 when one is not (its figure is not shown)."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the engine.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"which parts, of: {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--quick", action="store_true", help="fewer events and repeats: does it run, is it right")
+    parser.add_argument("--repeats", type=int, help="how many measured runs (default 5; 1 with --quick)")
+    parser.add_argument("--out", type=Path, default=harness.RESULTS, help="folder for the JSON results")
+    parser.add_argument(
+        "--profile", type=int, metavar="BATCH", help="show where time goes at this batch size, measure nothing"
+    )
+    parser.add_argument("--text-keys", action="store_true", help="with --profile: keys are texts")
+    options = parser.parse_args(arguments)
+    unknown = [p for p in options.parts if p not in PARTS]
+    if unknown:
+        parser.error(f"no part {', '.join(unknown)}: there are {', '.join(PARTS)}")
+    # One core: the ratio compares programs, not thread pools.
+    pa.set_cpu_count(1)
+    if options.profile:
+        print(profile(options.profile, quick=options.quick, text_keys=options.text_keys))
+        return 0
+    about = harness.machine()
+    versions = f"Python {about['python']}, NumPy {about['numpy']}, PyArrow {about['pyarrow']}"
+    print(f"{about['cpu']}, {about['cores']} cores, {versions}")
+    failed = 0
+    for name in options.parts or PARTS:
+        repeats = options.repeats or (1 if options.quick else 5)
+        try:
+            report = PARTS[name](repeats, quick=options.quick)
+        except harness.Disqualified as problem:
+            print(f"\nDISQUALIFIED: {name}: {problem}", file=sys.stderr)
+            failed += 1
+            continue
+        print(f"\nresults: {report.save(options.out)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""How everything here is measured.
+
+Rule: a figure is a ratio of two programs that had the same events in the same run and gave the same answer. Each is
+warmed up, then they take turns, so that a noisy machine disturbs both alike. The minimum is what the programs cost;
+median and spread say how far to trust it. A figure whose answer is wrong is not printed: it is *disqualified*, and the
+run fails.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+#: Where results are kept unless told otherwise; built files only.
+RESULTS = Path(__file__).resolve().parent.parent / "artifacts" / "bench"
+
+
+class Disqualified(Exception):
+    """A program's answer differs from the truth, so its speed means nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of several runs of one program: by the clock on the wall and of processor time of the whole process."""
+
+    wall: list[float]
+    cpu: list[float]
+
+    @property
+    def best(self) -> float:
+        """The shortest run by the wall clock, in seconds."""
+        return min(self.wall)
+
+    @property
+    def best_cpu(self) -> float:
+        """The least processor time of a run, in seconds."""
+        return min(self.cpu)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "wall_s": self.wall,
+            "cpu_s": self.cpu,
+            "min_s": self.best,
+            "median_s": statistics.median(self.wall),
+            "spread": (max(self.wall) - self.best) / self.best,
+        }
+
+
+@dataclass(slots=True)
+class Report:
+    """What one part found: rows for a table, and the tables as printed."""
+
+    part: str
+    settings: dict[str, Any]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def save(self, folder: Path = RESULTS) -> Path:
+        """Write the report with the machine described to ``folder/<part>.json``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.part}.json"
+        content = {
+            "part": self.part,
+            "machine": machine(),
+            "settings": self.settings,
+            "rows": self.rows,
+            "notes": self.notes,
+        }
+        path.write_text(json.dumps(content, indent=1) + "\n")
+        return path
+
+
+def take_turns(programs: Mapping[str, Callable[[], Any]], repeats: int, warmups: int = 1) -> dict[str, Timing]:
+    """Run every program ``warmups`` times unmeasured, then ``repeats`` times in turns."""
+    for _ in range(warmups):
+        for program in programs.values():
+            program()
+    timings = {name: Timing([], []) for name in programs}
+    for _ in range(repeats):
+        for name, program in programs.items():
+            gc.collect()
+            wall, cpu = time.perf_counter(), time.process_time()
+            program()
+            timings[name].wall.append(time.perf_counter() - wall)
+            timings[name].cpu.append(time.process_time() - cpu)
+    return timings
+
+
+def machine() -> dict[str, Any]:
+    """What ran it: processor, cores, memory, versions."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+    return {
+        "cpu": _processor(),
+        "cores": os.cpu_count(),
+        "memory_bytes": memory,
+        "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "pyarrow": pa.__version__,
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or "unknown"
+
+
+def table(headers: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table; the first column is aligned left, the others right."""
+    widths = [max(len(r[i]) for r in [headers, *rows]) for i in range(len(headers))]
+
+    def line(cells: list[str]) -> str:
+        return (
+            "| "
+            + " | ".join(
+                c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))
+            )
+            + " |"
+        )
+
+    rule = "|" + "|".join("-" * (w + 2) if i == 0 else "-" * (w + 1) + ":" for i, w in enumerate(widths)) + "|"
+    return "\n".join([line(headers), rule, *map(line, rows)])
