@@ -11,16 +11,20 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from benchmarks import harness, seq_neg
+from benchmarks import harness, levels, seq_neg
 from benchmarks.profiling import profile
 
-PARTS = {"seq_neg": seq_neg.run}
+PARTS = {"seq_neg": seq_neg.run, "levels": levels.run}
+#: What runs when no part is named; the others take minutes and fetch data.
+DEFAULT = ("seq_neg",)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns 0 when every answer is right, 1 when one is not (its figure is not shown)."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the engine.")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"which parts, of: {', '.join(PARTS)} (default: all)")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"which parts, of: {', '.join(PARTS)} (default: {', '.join(DEFAULT)})"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer events and repeats: does it run, is it right")
     parser.add_argument("--repeats", type=int, help="how many measured runs (default 5; 1 with --quick)")
     parser.add_argument("--out", type=Path, default=harness.RESULTS, help="folder for the JSON results")
@@ -41,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     versions = f"Python {about['python']}, NumPy {about['numpy']}, PyArrow {about['pyarrow']}"
     print(f"{about['cpu']}, {about['cores']} cores, {versions}")
     failed = 0
-    for name in options.parts or PARTS:
+    for name in options.parts or DEFAULT:
         repeats = options.repeats or (1 if options.quick else 5)
         try:
             report = PARTS[name](repeats, quick=options.quick)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from latecomer import Stream
 from latecomer.disorder import Delayed, Uniform, inject
+from latecomer.stream import Stream
 
 #: How the tables below are to be read.
 STREAM = Stream(type="kind", ts="ts", id="id", unit="ms")
@@ -46,4 +46,4 @@ def keyed(
 
 def batches(events: pa.Table, size: int) -> list[pa.RecordBatch]:
     """The table cut into record batches of ``size`` rows, as a source would hand them over."""
-    return events.to_batches(max_chunksize=size)
+    return list(events.to_batches(max_chunksize=size))

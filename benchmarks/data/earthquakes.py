@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from latecomer import Stream
+from latecomer.stream import Stream
 
 STREAM = Stream(type="kind", ts="ts", id="id", source="net", unit="ms")
 

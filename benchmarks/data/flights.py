@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from latecomer import Stream
 from latecomer.errors import MissingDependency
+from latecomer.stream import Stream
 
 STREAM = Stream(type="kind", ts="ts", id="id", source="carrier", unit="min")
 
 
 def load() -> pa.Table:
-    """Flights in order of actual departure (ties by schedule).
+    """Flights in order of actual departure (ties in the order of the file).
 
     Columns: id (int64, number of the row in the file), kind (``Late`` when it left an hour late or more, ``OnTime``
     below 15 minutes, else ``Delayed``), ts and arrival (int64, minutes of UTC since 1970), carrier, origin, flight
@@ -54,4 +54,4 @@ def load() -> pa.Table:
             "arrival": pc.add(ts, delay),
         }
     )
-    return table.filter(delay.is_valid()).sort_by([("arrival", "ascending"), ("ts", "ascending"), ("id", "ascending")])
+    return table.filter(delay.is_valid()).sort_by([("arrival", "ascending"), ("id", "ascending")])
