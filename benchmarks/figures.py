@@ -24,11 +24,15 @@ _HEAD = """# Levels compared, in figures
 Written by `python -m benchmarks levels` and `python -m benchmarks.figures`; do not edit. How to read it, and what to
 choose, is in [choosing a level](choosing-a-level.md).
 
-All levels of a table saw the same arrivals. *Precision* and *recall* compare the net output at the end with the true
-answer on the complete, sorted stream. *Taken back* is deletions as a share of insertions. *Wait* is from the arrival of
-a match's last event to the match's leaving, told to within one batch ({steps}). *Max* means the largest lateness of
-that very stream, which one can only know afterwards; the conservative level has the best punctuation there can be, also
-known afterwards. *Too late* counts the events that broke the level's promise; they are in the late output.
+All levels of a table saw the same arrivals.
+
+- *Precision* and *recall* compare the net output at the end with the true answer on the complete, sorted stream.
+- *Taken back* is deletions as a share of insertions.
+- *Wait* is from the arrival of a match's last event to the match's leaving, told to within one batch (200 ms for the made
+  streams, 5 min for the flights, 10 min for the earthquakes). Matches that leave only because the stream ends don't count.
+- *Too late* counts the events that broke the level's promise; they are in the late output.
+- *Max* means the largest lateness of that very stream, which one can only know afterwards. The conservative level has the
+  best punctuation there can be, also known afterwards.
 """
 
 
@@ -41,8 +45,7 @@ def main(results: Path = RESULTS, docs: Path = DOCS) -> int:
     (docs / "figures").mkdir(parents=True, exist_ok=True)
     made = {name: of for name, of in cases.items() if of[0]["unit"] == "ms" and name != "earthquakes"}
     _plots(made, docs / "figures")
-    page = [_HEAD.format(steps="200 ms for the made streams, 5 min for the flights, 10 min for the earthquakes")]
-    page.append("## The made streams at a glance\n")
+    page = [_HEAD, "## The made streams at a glance\n"]
     for stem, title in _PLOTS:
         page.append(f"![{title}](figures/levels-{stem}.svg)\n")
     page += [_section(name, of) for name, of in cases.items()]
@@ -53,7 +56,9 @@ def main(results: Path = RESULTS, docs: Path = DOCS) -> int:
 def _section(name: str, rows: list[Row]) -> str:
     first = rows[0]
     unit = first["unit"]
-    found = f"{first['share_late']:.1%} of the events arrive late, by at most {duration(first['max_lateness'], unit)}"
+    found = (
+        f"{percent(first['share_late'])} of the events arrive late, by at most {duration(first['max_lateness'], unit)}"
+    )
     lines = [
         f"## {name[0].upper() + name[1:]}\n",
         f"{found}; {first['truth']:,} true matches.\n",
@@ -126,7 +131,7 @@ def _plots(cases: dict[str, list[Row]], folder: Path) -> None:
             "taken-back": matplotlib.colors.Normalize(0, 0.3),
             "wait": matplotlib.colors.SymLogNorm(100, vmin=0, vmax=1e6),
         }[stem]
-        colours = "RdYlGn" if stem == "recall" else "RdYlGn_r"
+        colours = "RdYlBu" if stem == "recall" else "RdYlBu_r"
         axes.imshow([[c[0] for c in row] for row in cells], aspect="auto", norm=norm, cmap=colours, alpha=0.6)
         for y, row in enumerate(cells):
             for x, (_, text) in enumerate(row):
