@@ -28,11 +28,12 @@ All levels of a table saw the same arrivals.
 
 - *Precision* and *recall* compare the net output at the end with the true answer on the complete, sorted stream.
 - *Taken back* is deletions as a share of insertions.
-- *Wait* is from the arrival of a match's last event to the match's leaving, told to within one batch (200 ms for the made
-  streams, 5 min for the flights, 10 min for the earthquakes). Matches that leave only because the stream ends don't count.
+- *Wait* is from the arrival of a match's last event to the match's leaving, told to within one batch (200 ms for the
+  made streams, 5 min for the flights, 10 min for the earthquakes). Matches that leave only because the stream ends do
+  not count.
 - *Too late* counts the events that broke the level's promise; they are in the late output.
-- *Max* means the largest lateness of that very stream, which one can only know afterwards. The conservative level has the
-  best punctuation there can be, also known afterwards.
+- *Max* means the largest lateness of that very stream, which one can only know afterwards. The conservative level has
+  the best punctuation there can be, also known afterwards.
 """
 
 
