@@ -21,7 +21,7 @@ def _at() -> int:
 class Literal:
     """A constant: None, bool, int, float, str, a Duration, or a :class:`Moment`."""
 
-    value: None | bool | int | float | str | Duration | Moment
+    value: bool | int | float | str | Duration | Moment | None
     position: int = _at()
 
     # In Python 1 == 1.0 == True; in a query they are different constants.

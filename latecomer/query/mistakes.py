@@ -1,7 +1,7 @@
 """Syntax errors in words: what was expected, what was found, and what was probably meant.
 
-The parser says which terminals it could have gone on with; this module groups them into phrases that a writer of queries
-knows. What the grammar only understands in order to refuse it is never offered.
+The parser says which terminals it could have gone on with; this module groups them into phrases that writers of
+queries know. What the grammar only understands in order to refuse it is never offered.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ def _at_token(text: str, token: Token, accepted: set[str]) -> QueryError:
     order = f"clauses come in this order, each at most once: {' … '.join(CLAUSES)}"
     if upper in CLAUSES and any(f"_{c}" in accepted for c in CLAUSES):
         return fail(f"{upper} cannot stand here", order)
-    if upper in RESERVED and "NAME" in accepted and not _VALUE <= accepted:
+    if upper in RESERVED and "NAME" in accepted and not accepted >= _VALUE:
         return fail(f"{word!r} is a keyword, and a name should stand here", f'a name like that is quoted: "{word}"')
-    if word == "(" and _ARITHMETIC <= accepted:
+    if word == "(" and accepted >= _ARITHMETIC:
         return fail("'(' cannot follow a name or value: the language has no functions", "write it with operators")
     if word == "," and "_WHERE" in accepted:
         return fail("a pattern of several components is written SEQ(…)", "like SEQ(Shelf s, !Counter c, Exit e)")
@@ -111,10 +111,10 @@ def _expected(accepted: Iterable[str]) -> str:
     """``an operator, WITHIN or RETURN``."""
     left = set(accepted)
     phrases: list[str] = []
-    if _VALUE <= left:
+    if left >= _VALUE:
         phrases.append("a value or condition" if "_LSQB" in left else "a value")
         left -= _VALUE | _VALUE_MORE
-    if _ARITHMETIC <= left:
+    if left >= _ARITHMETIC:
         phrases.append("an operator")
         left -= _ARITHMETIC | _TESTS
     if "GROUP" in left:
@@ -127,6 +127,5 @@ def _expected(accepted: Iterable[str]) -> str:
     if "PLUS" in left or "_RPAR" in left:
         left -= {"PLUS", "_LSQB"}
     rank = {f"_{clause}": number for number, clause in enumerate(CLAUSES, 1)} | {"$END": 99}
-    for name in sorted(left, key=lambda n: (rank.get(n, 0), n)):
-        phrases.append(_PHRASES.get(name, name.lstrip("_")))
-    return options(phrases)
+    rest = sorted(left, key=lambda name: (rank.get(name, 0), name))
+    return options([*phrases, *(_PHRASES.get(name, name.lstrip("_")) for name in rest)])

@@ -1,4 +1,4 @@
-"""Parser: text -> :class:`~latecomer.query.syntax.Draft`. It knows the shape of the language, not what makes sense in it.
+"""Parser: text -> :class:`~latecomer.query.syntax.Draft`. It knows the shape of queries, not what makes sense.
 
 What the grammar understands but nothing can run yet (nesting, AND and OR of patterns, Kleene +, CONFIDENCE) is refused
 here, each with its own sentence; syntax errors are put into words by :mod:`latecomer.query.mistakes`.

@@ -1,8 +1,8 @@
 """Plan: what a query asks for, taken apart so that an engine can run it without looking at the text again.
 
-Rules kept here: WHERE is split at its top-level ANDs. A conjunct that names one component only is its *filter*; one that
-names a negative (and any positives) says which of its events count; all others constrain the match. ``[attr]`` in WHERE
-means that all components, negatives too, agree on ``attr``.
+Rules kept here: WHERE is split at its top-level ANDs. A conjunct that names one component only is its *filter*; one
+that names a negative (and any positives) says which of its events count; all others constrain the match. ``[attr]`` in
+WHERE means that all components, negatives too, agree on ``attr``.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Query:
         level: :class:`KSlack`, :class:`Conservative` or :class:`Aggressive`, unless the text ends with CONSISTENCY.
 
     Raises QueryError, with line and caret, when the text is no query that can be kept; ConfigError for a ``level`` that
-    is none. Queries are equal when their plans are. The same query can be built without text, see :func:`latecomer.query.seq`.
+    is none. Queries are equal when their plans are. To build one without text see :func:`latecomer.query.seq`.
 
     >>> query = Query("PATTERN SEQ(A a, !B, C c) WITHIN 10 s", name="gap", level=Aggressive("1 min"))
     >>> print(query.text)

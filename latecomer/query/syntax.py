@@ -37,7 +37,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """All clauses. ``conjuncts`` is WHERE split at its top-level ANDs, but for the ``[…]``: their attributes are ``key``."""
+    """All clauses. ``conjuncts`` is WHERE split at its top-level ANDs, without the ``[…]``, which are ``key``."""
 
     steps: tuple[Step, ...]
     key: tuple[str, ...] = ()

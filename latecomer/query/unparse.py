@@ -1,7 +1,7 @@
 """Canonical text: expressions and plans written so that reading them back gives an equal tree.
 
-Parentheses are written only where the grammar needs them. The order of WHERE is fixed (equivalences, filters, conditions
-of negations, conditions of the match), so two texts with the same plan have the same canonical text.
+Parentheses are written only where the grammar needs them. The order of WHERE is fixed (equivalences, filters,
+conditions of negations, conditions of the match), so two texts with the same plan have the same canonical text.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _predicate(expr: In | Between | Like | IsNull, negation: str) -> str:
             return f"{operand} IS {negation}NULL"
 
 
-def _constant(value: None | bool | int | float | str | Duration | Moment) -> tuple[int, str]:
+def _constant(value: bool | int | float | str | Duration | Moment | None) -> tuple[int, str]:
     match value:
         case None | bool():
             return _ATOM, "NULL" if value is None else str(value).upper()

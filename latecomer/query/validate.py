@@ -1,4 +1,4 @@
-"""Validation: :class:`~latecomer.query.syntax.Draft` -> :class:`~latecomer.query.plan.Plan`, or a QueryError that says why.
+"""Validation: :class:`~latecomer.query.syntax.Draft` -> :class:`~latecomer.query.plan.Plan`, or a QueryError.
 
 This is where a query gets its meaning: variables are bound to components, WHERE is taken apart by what each conjunct
 names, and whatever could not be kept is refused.
@@ -214,7 +214,7 @@ class _Check:
         level = written if written is not None else given
         if level is None:
             raise QueryError(
-                "the query has no consistency level: how long it may wait for late events, and whether it may correct itself",
+                "the query has no consistency level: how long may it wait, and may it correct itself?",
                 hint=f"{CHOICES} In text: CONSISTENCY kslack(5 minutes), CONSISTENCY conservative, or "
                 "CONSISTENCY aggressive(max_delay = 5 minutes, patience = 10 seconds)",
             )

@@ -17,7 +17,7 @@ from latecomer.units import UNITS, Duration
 CLAUSES = ("PATTERN", "WHERE", "WITHIN", "RETURN", "STRATEGY", "CONFIDENCE", "CONSISTENCY")
 
 #: Words that are no names unless they are written in double quotes (or stand after a dot or AS).
-RESERVED = frozenset((*CLAUSES, *"AND OR NOT IN BETWEEN LIKE IS NULL TRUE FALSE AS".split()))
+RESERVED = frozenset((*CLAUSES, *["AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL", "TRUE", "FALSE", "AS"]))
 
 #: Integers are 64 bit.
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
