@@ -1,0 +1,134 @@
+"""What the commands are given: queries, levels, names of columns; and the options that several of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from latecomer.errors import ConfigError, QueryError, SchemaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from latecomer.consistency.levels import Level
+    from latecomer.query import Query
+    from latecomer.stream import Stream
+
+LevelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--level",
+        metavar="LEVEL",
+        help="Consistency level for queries that do not end with CONSISTENCY: 'kslack(5 minutes)', 'conservative' or "
+        "'aggressive(max_delay = 5 minutes, patience = 10 seconds)'.",
+    ),
+]
+TypeOption = Annotated[str, typer.Option("--type", metavar="COLUMN", help="Column of the event types.")]
+TsOption = Annotated[str, typer.Option("--ts", metavar="COLUMN", help="Column of the event times.")]
+UnitOption = Annotated[
+    str | None,
+    typer.Option("--unit", help="Unit of event times that are plain numbers: ns, us, ms, s, min, h or d."),
+]
+ColumnsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="NAME=TYPE",
+        help="Declare a column of a CSV or JSON lines file as int, float, bool, text or time; may be repeated.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+def read_query_text(given: str) -> tuple[str, str | None]:
+    """The text of a query and, where it came from a file, the file's stem.
+
+    ``@`` marks a file; without it, what has no blanks in it is a file too, since no query is one word.
+
+    >>> read_query_text("PATTERN SEQ(A a, B b) WITHIN 5 s CONSISTENCY conservative")[1] is None
+    True
+    """
+    if not given.startswith("@") and any(c.isspace() for c in given.strip()):
+        return given, None
+    path = Path(given.removeprefix("@"))
+    if not path.exists() or path.is_dir():
+        raise ConfigError(f"there is no query file {str(path)!r}")
+    try:
+        return path.read_text(encoding="utf-8"), path.stem
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the query file {str(path)!r} is not UTF-8 text") from error
+
+
+def read_level(text: str | None) -> Level | None:
+    """A level as the CONSISTENCY clause writes it; raises ConfigError for what is none."""
+    from latecomer.query.parse import parse
+
+    if text is None:
+        return None
+    try:
+        level = parse(f"PATTERN SEQ(A a) WITHIN 1 s CONSISTENCY {text}").level
+    except QueryError as error:
+        raise ConfigError(
+            f"--level {text!r}: {error.problem}\n  write 'kslack(5 minutes)', 'conservative' or "
+            "'aggressive(max_delay = 5 minutes, patience = 10 seconds)'"
+        ) from None
+    assert level is not None
+    return level
+
+
+class Given(NamedTuple):
+    """A query, and the text that the positions in it refer to."""
+
+    query: Query
+    text: str
+
+
+def read_queries(given: Sequence[str], level: str | None, name: str | None = None) -> list[Given]:
+    """Queries with names that differ: the file's stem, else ``query``, ``query2`` …
+
+    ``level`` is for those whose text has no CONSISTENCY clause.
+    """
+    from latecomer.query import Query
+    from latecomer.query.parse import parse
+
+    fallback = read_level(level)
+    queries: list[Given] = []
+    taken: set[str] = set()
+    for text, stem in map(read_query_text, given):
+        base = name or stem or "query"
+        own, number = base, 2
+        while own in taken:
+            own, number = f"{base}{number}", number + 1
+        taken.add(own)
+        written = parse(text).level if fallback is not None else None
+        query = Query(text, name=own, level=None if written is not None else fallback)
+        queries.append(Given(query, text))
+    return queries
+
+
+def check_columns(given: Sequence[Given], stream: Stream, path: Path, schema: pa.Schema) -> None:
+    """Check the stream's columns and the queries against the columns of a file, before anything is read from it.
+
+    Raises SchemaError for a column of the stream that is missing, QueryError with a caret for a query that does not fit.
+    """
+    from latecomer.query.types import check
+
+    for column in (stream.type, stream.ts, stream.id, stream.source):
+        if column is not None and column not in schema.names:
+            raise SchemaError(f"{path.name!r} has no column {column!r}: it has {', '.join(map(repr, schema.names))}")
+    for query, text in given:
+        check(query.plan, stream, schema, text)
+
+
+def read_columns(given: Sequence[str] | None) -> dict[str, str]:
+    """``["price=float"]`` as a mapping; raises ConfigError for what is no such pair."""
+    pairs = {}
+    for text in given or ():
+        column, separator, kind = text.rpartition("=")
+        if not separator or not column:
+            raise ConfigError(f"--column {text!r}: write NAME=TYPE, like price=float")
+        pairs[column] = kind
+    return pairs

@@ -1,0 +1,194 @@
+"""What ``latecomer check`` says of a query: facts as plain values (the JSON form), and their look on a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from latecomer.consistency.levels import Aggressive, Conservative, KSlack
+from latecomer.consistency.policy import policy_of
+from latecomer.errors import options
+from latecomer.query.plan import Negation, Plan
+from latecomer.query.unparse import write
+from latecomer.units import Duration
+
+
+def facts(plan: Plan, unit: str | None = None) -> dict[str, Any]:
+    """Everything that can be said of a plan before it runs.
+
+    Args:
+        unit: the unit of the stream's time; where it is not known, lengths are told in words only.
+    """
+    return {
+        "name": plan.name,
+        "components": [
+            {
+                "variable": c.var,
+                "type": c.type,
+                "negated": c.negated,
+                "filter": [write(conjunct) for conjunct in c.filter],
+            }
+            for c in plan.components
+        ],
+        "key": list(plan.key),
+        "conditions": [write(conjunct) for conjunct in plan.conjuncts],
+        "negations": [_negation(plan, negation) for negation in plan.negations],
+        "window": _length(plan.window, unit),
+        "returns": [{"name": alias, "value": write(expr)} for alias, expr in plan.returns],
+        "strategy": plan.strategy,
+        "level": _level(plan),
+        "waits": waits(plan),
+        "retention": _retention(plan, unit),
+        "text": plan.text,
+    }
+
+
+def _length(length: Duration, unit: str | None) -> dict[str, Any]:
+    return {"text": str(length), "units": None if unit is None else length.units(unit), "unit": unit}
+
+
+def _negation(plan: Plan, negation: Negation) -> dict[str, Any]:
+    first, last = plan.positives[0].var, plan.positives[-1].var
+    var, window = negation.component.var, plan.window
+    left = None if negation.left is None else plan.positives[negation.left].var
+    right = None if negation.right is None else plan.positives[negation.right].var
+    if left is None:
+        scope, formula = f"[{last} - {window}, {first})", f"{last}.ts - {window} <= {var}.ts < {first}.ts"
+    elif right is None:
+        scope, formula = f"({last}, {first} + {window}]", f"{last}.ts < {var}.ts <= {first}.ts + {window}"
+    else:
+        scope, formula = f"({left}, {right})", f"{left}.ts < {var}.ts < {right}.ts"
+    return {
+        "variable": var,
+        "type": negation.component.type,
+        "kind": negation.kind,
+        "scope": scope,
+        "formula": formula,
+        "conditions": [write(conjunct) for conjunct in negation.conjuncts],
+    }
+
+
+def _level(plan: Plan) -> dict[str, Any]:
+    match plan.level:
+        case KSlack():
+            meaning = "waits a fixed slack, then is final; matches leave in order of completion"
+        case Conservative():
+            meaning = "waits for punctuation, then is final; matches leave as soon as they are proven"
+        case Aggressive(patience=patience):
+            first = f"waits {patience}" if patience.amount else "answers at once"
+            meaning = f"{first}, and takes an answer back when a late event makes it wrong"
+    return {"text": str(plan.level), "meaning": meaning, "final": not isinstance(plan.level, Aggressive)}
+
+
+def waits(plan: Plan) -> list[str]:
+    """What a match waits for before it leaves, one sentence per promise. The clock is the largest event time seen."""
+    first, last = plan.positives[0].var, plan.positives[-1].var
+    trailing = any(negation.kind == "trailing" for negation in plan.negations)
+    end = f"{first}.ts + {plan.window}" if trailing else f"{last}.ts"
+    match plan.level:
+        case KSlack(k=k):
+            beyond = "is past" if trailing else "reaches"
+            return [f"until the clock {beyond} {end} + {k}"]
+        case Conservative() if plan.negations:
+            return [_proof(plan, negation) for negation in plan.negations]
+        case Aggressive(patience=patience) if plan.negations and (trailing or patience.amount):
+            beyond = "is past" if trailing else "reaches"
+            # The scope that closes last decides: a trailing one, else the one that ends at the latest event.
+            ends = [_right_end(plan, negation) for negation in plan.negations]
+            moment = end if trailing else ends[-1]
+            return [f"until the clock {beyond} {moment}{f' + {patience}' if patience.amount else ''}"]
+    return ["nothing: it leaves with its last event"]
+
+
+def _right_end(plan: Plan, negation: Negation) -> str:
+    if negation.right is None:
+        return f"{plan.positives[0].var}.ts + {plan.window}"
+    return f"{plan.positives[negation.right].var}.ts"
+
+
+def _proof(plan: Plan, negation: Negation) -> str:
+    end = _right_end(plan, negation)
+    covers = "reaches" if negation.right is None else "covers all times before"
+    return f"until punctuation of {negation.component.type} {covers} {end}"
+
+
+def _retention(plan: Plan, unit: str | None) -> dict[str, Any]:
+    units = None if unit is None else policy_of(plan.level, unit).retention(plan.window.units(unit))
+    match plan.level:
+        case KSlack(k=k):
+            text = f"{_sum(plan.window, k)} of event time behind the clock: the window and k"
+        case Aggressive(max_delay=max_delay, patience=patience):
+            # Which of the two is longer is only known in one unit.
+            both = unit is not None or max_delay.plain == patience.plain
+            longest = max(max_delay, patience, key=lambda d: d.exact(unit or "ns")) if both else max_delay
+            text = (
+                f"{_sum(plan.window, longest)} of event time behind the clock: the window and "
+                f"{'max_delay' if longest is max_delay else 'patience'}"
+            )
+        case Conservative():
+            text = (
+                f"{plan.window} behind what punctuation has proven: an event is kept until punctuation of "
+                f"{options(plan.types).replace(' or ', ' and ')} has passed it by the window"
+            )
+    return {"text": text, "units": units, "unit": unit}
+
+
+def _sum(a: Duration, b: Duration) -> str:
+    if a.plain == b.plain:
+        return str(Duration(a.amount + b.amount, a.plain))
+    return f"{a} + {b}"
+
+
+def show(told: dict[str, Any], console: Console) -> None:
+    """Print the facts for a reader."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("variable", "type", "must", "of its own"):
+        table.add_column(column)
+    for c in told["components"]:
+        table.add_row(
+            c["variable"], c["type"], "not occur" if c["negated"] else "occur", " AND ".join(c["filter"]) or "–"
+        )
+    console.print(Text(told["name"], style="bold"))
+    _section(console, "Pattern", table)
+    rows: list[tuple[str, RenderableType]] = [
+        ("Equal in all", Text(", ".join(told["key"]) or "–")),
+        ("Conditions", _lines(told["conditions"])),
+        ("No", _lines([_negation_line(n) for n in told["negations"]])),
+        ("Window", Text(_with_units(told["window"]))),
+        ("Returns", _lines([f"{r['name']} = {r['value']}" for r in told["returns"]])),
+        ("Level", Text(f"{told['level']['text']}: {told['level']['meaning']}")),
+        ("A match waits", _lines(told["waits"])),
+        ("State is kept", Text(_with_units(told["retention"]))),
+    ]
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="bold")
+    grid.add_column()
+    for label, value in rows:
+        grid.add_row(label, value)
+    console.print(Padding(grid, (1, 0, 0, 0)))
+
+
+def _section(console: Console, title: str, body: RenderableType) -> None:
+    console.print(Text(title, style="bold"))
+    console.print(Padding(body, (0, 0, 0, 2)))
+
+
+def _negation_line(negation: dict[str, Any]) -> str:
+    conditions = f", where {' AND '.join(negation['conditions'])}" if negation["conditions"] else ""
+    return (
+        f"{negation['type']} {negation['variable']} in {negation['scope']}, that is {negation['formula']}{conditions}"
+    )
+
+
+def _with_units(length: dict[str, Any]) -> str:
+    return (
+        str(length["text"]) if length["units"] is None else f"{length['text']} ({length['units']:,} {length['unit']})"
+    )
+
+
+def _lines(texts: list[str]) -> RenderableType:
+    return Group(*(Text(text) for text in texts)) if texts else Text("–")
