@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +64,8 @@ _Node = Callable[[Lookup], Value]
 
 #: From so many constants on, IN asks a set instead of comparing with one after the other.
 _SET = 6
+#: So many compiled expressions are remembered, so that compiling one again costs no more than looking it up.
+_REMEMBERED = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +81,12 @@ class Times:
         return UNITS[self.unit]
 
 
-def compile_condition(expr: Expr, times: Times) -> Condition:
+@lru_cache(_REMEMBERED)
+def compile_truth(expr: Expr, times: Times) -> Condition:
     """Compile a condition: the result says for each row whether it is *true*, so neither false nor unknown.
 
     >>> from latecomer.query.expressions import Attribute, Comparison, Literal
-    >>> cheap = compile_condition(Comparison("<", Attribute("s", "price"), Literal(10)), Times("s", pa.int64()))
+    >>> cheap = compile_truth(Comparison("<", Attribute("s", "price"), Literal(10)), Times("s", pa.int64()))
     >>> cheap(lambda attribute: pa.array([5, None, 15]), 3)
     array([ True, False, False])
     """
@@ -98,7 +102,8 @@ def compile_condition(expr: Expr, times: Times) -> Condition:
     return condition
 
 
-def compile_column(expr: Expr, times: Times, type: pa.DataType | None = None) -> Column:
+@lru_cache(_REMEMBERED)
+def compile_value(expr: Expr, times: Times, type: pa.DataType | None = None) -> Column:
     """Compile a value: the result is an Arrow array of ``type`` (by default the one that the kind of value suggests).
 
     ``type`` should be what :func:`latecomer.query.types.result_type` says. Times and durations that are no whole number
@@ -121,13 +126,13 @@ def compile_column(expr: Expr, times: Times, type: pa.DataType | None = None) ->
 
 
 def truth(expr: Expr, lookup: Lookup, times: Times, n: int) -> npt.NDArray[np.bool_]:
-    """Where ``expr`` is true; compiles each time, see :func:`compile_condition`."""
-    return compile_condition(expr, times)(lookup, n)
+    """Where ``expr`` is true, see :func:`compile_truth`."""
+    return compile_truth(expr, times)(lookup, n)
 
 
 def evaluate(expr: Expr, lookup: Lookup, times: Times, n: int, type: pa.DataType | None = None) -> pa.Array:
-    """The values of ``expr``; compiles each time, see :func:`compile_column`."""
-    return compile_column(expr, times, type)(lookup, n)
+    """The values of ``expr``, see :func:`compile_value`."""
+    return compile_value(expr, times, type)(lookup, n)
 
 
 def _stored(value: Value, n: int, times: Times, type: pa.DataType | None) -> pa.Array:

@@ -367,7 +367,7 @@ def _integer(op: str, a: Array, b: Array, null: Mask) -> tuple[Array, Mask]:
 
 def _product(a: Array, b: Array, null: Mask) -> tuple[Array, Mask]:
     data = a * b
-    # A float product is right to 52 bits: only beyond 2^62 may the integer have wrapped; those few are computed in full.
+    # A float product is right to 52 bits: only beyond 2^62 may the integer have wrapped; those few are redone.
     large = np.flatnonzero(np.abs(a.astype(np.float64) * b) > 2.0**62)
     if not len(large):
         return data, null
