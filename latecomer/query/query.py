@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import pyarrow as pa
 
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack, Level, check_level
 from latecomer.errors import QueryError
 from latecomer.query.parse import parse
 from latecomer.query.plan import Plan
+from latecomer.query.types import check
 from latecomer.query.validate import validate
 from latecomer.query.words import write_duration
+from latecomer.stream import Stream
 
 #: The name of a query that was given none.
 DEFAULT_NAME = "query"
@@ -35,19 +39,27 @@ class Query:
     """
 
     plan: Plan
+    #: The text as it was given, into which carets point; None for queries built without text.
+    source: str | None = field(default=None, compare=False)
 
     def __init__(self, text: str, *, name: str | None = None, level: Level | None = None) -> None:
         if level is not None:
             check_level(level)
         plan = validate(parse(text), name=check_name(name), level=level, text=text)
         object.__setattr__(self, "plan", plan)
+        object.__setattr__(self, "source", text)
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Query:
         """The query of a plan that was validated before."""
         query = cls.__new__(cls)
         object.__setattr__(query, "plan", plan)
+        object.__setattr__(query, "source", None)
         return query
+
+    def check(self, stream: Stream, schema: pa.Schema) -> None:
+        """Check attributes and operations against the columns of a stream; raises QueryError with line and caret."""
+        check(self.plan, stream, schema, self.source)
 
     @property
     def name(self) -> str:

@@ -15,7 +15,9 @@ from latecomer.errors import QueryError, options
 from latecomer.query.expressions import Attribute, Expr, attributes, variables
 from latecomer.query.plan import Component, Negation, Plan
 from latecomer.query.syntax import DEFAULT_STRATEGY, Draft, Returned
+from latecomer.query.types import check as check_types
 from latecomer.query.unparse import write_plan
+from latecomer.stream import Stream
 from latecomer.units import Duration
 
 #: Columns that every change has; a RETURN field may not take their names.
@@ -57,6 +59,7 @@ def validate(draft: Draft, *, name: str, level: Level | None, text: str | None) 
         level=check.level(level),
         text="",
     )
+    check_types(plan, Stream(), None, text)
     return replace(plan, text=write_plan(plan))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
@@ -62,8 +62,6 @@ Column = Callable[[Lookup, int], pa.Array]
 
 _Node = Callable[[Lookup], Value]
 
-#: From so many constants on, IN asks a set instead of comparing with one after the other.
-_SET = 6
 #: So many compiled expressions are remembered, so that compiling one again costs no more than looking it up.
 _REMEMBERED = 4096
 
@@ -254,8 +252,8 @@ def _counted(value: Value, nanoseconds: Fraction, times: Times) -> Value:
     for scale in (times.scale, *sorted(UNITS.values(), reverse=True)):
         amount = nanoseconds / scale
         if amount.denominator == 1 and abs(amount) < 2**63:
-            return replace(value, data=np.array([int(amount)], np.int64), scale=scale)
-    return replace(value, data=np.array([float(nanoseconds / times.scale)]), scale=times.scale)
+            return value._replace(data=np.array([int(amount)], np.int64), scale=scale)
+    return value._replace(data=np.array([float(nanoseconds / times.scale)]), scale=times.scale)
 
 
 def _arithmetic(op: str, left: _Node, right: _Node, times: Times) -> _Node:
@@ -306,7 +304,7 @@ def _in(expr: In, times: Times) -> _Node:
     choices = [_compile(choice, times) for choice in expr.choices]
     values = [choice.value for choice in expr.choices if isinstance(choice, Literal)]
     texts = pc.SetLookupOptions(pa.array(values, pa.string())) if all(isinstance(v, str) for v in values) else None
-    as_set = texts is not None and len(values) == len(choices) >= _SET
+    as_set = texts is not None and len(values) == len(choices)
 
     def node(lookup: Lookup) -> Value:
         value = operand(lookup)

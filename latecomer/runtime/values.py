@@ -12,8 +12,7 @@ common case, and there a NumPy operation costs a fraction of an Arrow call; only
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,8 +32,7 @@ _EXACT = 2**53
 _DAY = UNITS["d"]
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(NamedTuple):
     """``data`` is a NumPy array, for text and other kinds an Arrow array or scalar; ``null`` is None without nulls."""
 
     kind: Kind
