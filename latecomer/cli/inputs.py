@@ -112,7 +112,7 @@ def read_queries(given: Sequence[str], level: str | None, name: str | None = Non
 def check_columns(given: Sequence[Given], stream: Stream, path: Path, schema: pa.Schema) -> None:
     """Check the stream's columns and the queries against the columns of a file, before anything is read from it.
 
-    Raises SchemaError for a column of the stream that is missing, QueryError with a caret for a query that does not fit.
+    Raises SchemaError for a column of the stream that is missing, QueryError with a caret for a wrong use.
     """
     from latecomer.query.types import check
 
