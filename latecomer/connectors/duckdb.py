@@ -8,6 +8,7 @@ row is there already is skipped. So after any number of repeated deliveries each
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -40,8 +41,8 @@ class DuckDBSink:
     >>> sink.open("job")
     >>> for attempt in range(2):
     ...     sink.apply(0, changes, pa.table({"late_id": pa.array([], pa.string())}))
-    >>> sink.rows("SELECT query, tag FROM matches")
-    [('theft', 'milk')]
+    >>> sink.table("SELECT query, tag FROM matches").to_pylist()
+    [{'query': 'theft', 'tag': 'milk'}]
     """
 
     def __init__(self, path: str | os.PathLike[str], *, prefix: str = "") -> None:
@@ -85,10 +86,10 @@ class DuckDBSink:
     def close(self) -> None:
         """Nothing to let go of: the file is closed between batches."""
 
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """The rows of a query on the file, for a quick look and for tests."""
+    def table(self, sql: str, values: Sequence[Any] = ()) -> pa.Table:
+        """The result of a query on the file as an Arrow table; ``values`` stand for the ``?`` in it."""
         with self._connect() as db:
-            return list(db.execute(sql).fetchall())
+            return db.execute(sql, list(values)).to_arrow_table()
 
     def _replace(self, db: Any, changes: pa.Table) -> None:
         """Bring ``matches`` up to date: what the batch touched goes out, what it left standing comes in."""

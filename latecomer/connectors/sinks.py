@@ -1,8 +1,8 @@
 """Sinks: where changes and late rows go, batch by batch.
 
-The rule: a batch may be delivered more than once (a job that died before it could note that the batch was done brings
-it again, with the same content), and a sink must end up as if it had come once. Two things make that simple: a batch has a
-number that never means anything else within its job, and a match has the same ``match_id`` on every run.
+The rule: a batch may be delivered more than once (a job that died before it could note that the batch was done
+brings it again, with the same content), and a sink must end up as if it had come once. Two things make that simple: a
+batch has a number that never means anything else within its job, and a match has the same ``match_id`` on every run.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ class VersionStore:
                 self._fs, self._root = fs.LocalFileSystem(), self.uri
         except (pa.ArrowInvalid, OSError) as error:
             raise StateError(
-                f"the state folder {self.uri!r} cannot be opened ({error}): give a local path or a URI like 's3://bucket/folder'"
+                f"the state folder {self.uri!r} cannot be opened ({error}): give a local path or a URI like "
+                "'s3://bucket/folder'"
             ) from error
 
     def __reduce__(self) -> tuple[type[VersionStore], tuple[str]]:
@@ -122,6 +123,51 @@ class VersionStore:
         except (ValueError, KeyError, AttributeError) as error:
             raise StateError(f"the manifest of version {batch} in {self.uri!r} cannot be read: {error}") from error
 
+    def before(
+        self, batch: int, settings: Mapping[str, Any], job: str | None = None, *, finish: bool = False
+    ) -> Version | None:
+        """The version that ``batch`` has to start from; None for the first batch of all.
+
+        ``finish``: the batch is the one that ends the stream. Raises StateError, with the reason, when the folder does
+        not fit: made with other ``settings`` or by another ``job``, finished before, or without the version that comes
+        before ``batch``. Without a job's name gaps are allowed.
+        """
+        done = self.batches()
+        if not done:
+            if batch > 0 and job is not None:
+                raise StateError(
+                    f"the job goes on with batch {batch}, and the state folder {self.uri!r} holds no version to go "
+                    "on from: it was emptied, or it is not the one used before. Give that folder, or begin with a "
+                    "new checkpoint"
+                )
+            return None
+        last = self.read(done[-1])
+        for name, old in last.settings.items():
+            if old != settings.get(name):
+                raise StateError(
+                    f"the state in {self.uri!r} was made with {name} {_shown(old)}, and now {name} is "
+                    f"{_shown(settings.get(name))}. Go on with the former, or begin with a new state folder and "
+                    "checkpoint"
+                )
+        if None not in (job, last.job) and job != last.job:
+            raise StateError(
+                f"the state folder {self.uri!r} belongs to job {last.job}, and this is job {job}: its checkpoint was "
+                "replaced. Use the old checkpoint, or begin with a new state folder too"
+            )
+        if last.finished and batch >= last.batch and not finish:
+            raise StateError(
+                f"the stream in {self.uri!r} was finished after batch {last.batch - 1}, so batch {batch} cannot "
+                "follow. Begin with a new state folder and a new checkpoint"
+            )
+        earlier = [number for number in done if number < batch]
+        if batch > 0 and (not earlier or (job is not None and earlier[-1] != batch - 1)):
+            raise StateError(
+                f"the state folder {self.uri!r} holds the versions {done}, and batch {batch} needs version "
+                f"{batch - 1}: checkpoint and state folder do not belong together. Use the pair, or begin anew "
+                "with both"
+            )
+        return self.read(earlier[-1]) if earlier else None
+
     def write(self, version: Version) -> None:
         """Make ``version`` valid: write its manifest in one step. Then delete all but the last :data:`KEPT`."""
         folder = f"{self._root}/{version.batch:010d}"
@@ -147,3 +193,8 @@ class VersionStore:
     def _exists(self, batch: int) -> bool:
         info = self._fs.get_file_info(f"{self._root}/{batch:010d}/{_MANIFEST}")
         return bool(info.type == fs.FileType.File)
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 200 else text[:199] + "…"

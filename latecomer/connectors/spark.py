@@ -1,0 +1,272 @@
+"""PatternSink: pattern queries over a Spark stream, as the function of ``foreachBatch``.
+
+What happens with a micro-batch (the steps run in this order, and each may be run again):
+
+1. the version before the batch is looked up in the state folder;
+2. ``Tag`` packs the rows of each bucket where they are read, with the stream's clock at each row;
+3. the packs are shuffled by bucket, together with one control row per bucket, so that every bucket runs;
+4. ``Detect`` gives them to the engine and writes each bucket's new state under a new name; changes come back to the
+   driver (one Spark action);
+5. the manifest makes the new states version *n*;
+6. changes and late rows go to the sinks, which skip a batch that they have.
+
+A batch that Spark runs again therefore starts from the same state, gives the same changes, and reaches each sink once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from latecomer.connectors import spark_keys, spark_tasks
+from latecomer.connectors.sinks import Sink, SinkFunction, as_sink
+from latecomer.connectors.versions import Version, VersionStore
+from latecomer.consistency.levels import KSlack
+from latecomer.errors import ConfigError, MissingDependency, SchemaError, StateError
+from latecomer.query.query import Query
+from latecomer.runtime import Runtime
+from latecomer.stream import Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class PatternSink:
+    """Finds the patterns of ``queries`` in a streaming DataFrame and gives the changes to ``sinks``.
+
+    Args:
+        stream: which columns say what. An ``id`` column is needed: a replayed event must have the id it had before.
+        queries: one or more queries, with different names and any levels.
+        state: where the engine's state is kept between batches: a local folder (one machine), or a URI that
+            ``pyarrow.fs`` opens and all executors reach. One folder belongs to one checkpoint.
+        sinks: where changes go: sinks such as :class:`~latecomer.connectors.duckdb.DuckDBSink`, or functions of
+            ``(batch_id, changes, late)``.
+        buckets: into how many buckets the stream is split by its key; fixed for the life of a state folder. 8 unless
+            given, and 1 where the queries have no attribute in common to split by.
+        key: the attributes that decide the bucket; unless given, all that the queries have in common in ``[…]``.
+        arrival: a column that orders the rows of a micro-batch (an offset, an ingest time). Without one the order is
+            taken to be that of Spark's input partitions, and within one that of its rows (see ``docs/spark.md``).
+
+    Raises ConfigError for options that make no sense; in a batch SchemaError for missing columns, and StateError for a
+    state folder that was made with other queries, another stream mapping or another number of buckets.
+
+    Example (``events`` is any streaming DataFrame)::
+
+        sink = PatternSink(Stream(type="kind", ts="event_time", id="event_id"), [theft],
+                           state="state/theft", sinks=[DuckDBSink("theft.duckdb")])
+        events.writeStream.foreachBatch(sink).option("checkpointLocation", "checkpoints/theft").start()
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        queries: Sequence[Query] | Query,
+        *,
+        state: str | os.PathLike[str],
+        sinks: Sequence[Sink | SinkFunction] | Sink | SinkFunction = (),
+        buckets: int | None = None,
+        key: Sequence[str] | str | None = None,
+        arrival: str | None = None,
+    ) -> None:
+        _need_spark()
+        self.stream = stream
+        self.queries = (queries,) if isinstance(queries, Query) else tuple(queries)
+        if not self.queries:
+            raise ConfigError("PatternSink needs at least one query: PatternSink(stream, [query], state=…)")
+        if stream.id is None:
+            raise ConfigError(
+                "PatternSink needs Stream(id=…): events numbered by arrival would have other ids after a replay. "
+                "Name a column that identifies an event; with Kafka, concat(topic, partition, offset) does"
+            )
+        self.buckets, self.key = spark_keys.choose(self.queries, buckets, key)
+        if stream.clock == "source" and self.buckets > 1:
+            raise ConfigError(
+                "clock='source' needs buckets=1 here: a bucket sees the events of some sources only, and cannot "
+                "tell the least of their clocks. Use buckets=1 or clock='stream'"
+            )
+        self.arrival = arrival
+        self.sinks = [as_sink(s) for s in (sinks if isinstance(sinks, (list, tuple)) else (sinks,))]
+        self._store = VersionStore(state)
+        self._opened: str | None = None
+        self._checked: tuple[pa.Schema, bytes] | None = None
+        self._numbers: dict[int, tuple[int, ...]] = {}
+        Runtime(stream, self.queries)  # refuses what the engine would refuse, before the stream starts
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Take in one micro-batch; this is what ``foreachBatch`` calls."""
+        spark = batch.sparkSession
+        job = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        before = self._store.before(batch_id, self._settings(), job)
+        schema = batch.limit(0).toArrow().schema
+        fresh = self._fresh(schema)
+        tag = spark_tasks.Tag(
+            buckets=self.buckets,
+            stream=self.stream,
+            arrival=self.arrival,
+            clock=before.clock if before else None,
+        )
+        bucket = spark_keys.bucket_column(self.key, self.buckets, batch.schema)
+        cells = batch.withColumn(spark_tasks.BUCKET, bucket).mapInArrow(tag, spark_tasks.CELL_SCHEMA)
+        self._run(cells.union(_controls(spark, self.buckets)), batch_id, before, job, fresh, finish=False)
+
+    def finish(self, spark: SparkSession) -> None:
+        """Declare the stream complete, after its query has ended: what still waits is decided, and goes to the sinks.
+
+        Counts as the batch after the last one, and may be called again. A stream that was finished cannot go on: the
+        state folder refuses further batches.
+        """
+        done = self._store.batches()
+        if not done:
+            raise StateError(f"there is nothing to finish: the state folder {self._store.uri!r} has no version yet")
+        last = self._store.read(done[-1])
+        batch_id = last.batch if last.finished else last.batch + 1
+        before = self._store.before(batch_id, self._settings(), last.job, finish=True)
+        self._run(_controls(spark, self.buckets), batch_id, before, last.job, b"", finish=True)
+
+    def explain(self) -> dict[str, Any]:
+        """How the stream is split and how far it has come: key, buckets, last version, the stream's clock."""
+        done = self._store.batches()
+        last = self._store.read(done[-1]) if done else None
+        return {
+            "key": list(self.key),
+            "buckets": self.buckets,
+            "queries": {q.name: str(q.level) for q in self.queries},
+            "state": self._store.uri,
+            "batch": last.batch if last else None,
+            "clock": last.clock if last else None,
+            "finished": bool(last and last.finished),
+        }
+
+    def close(self) -> None:
+        """Close the sinks, when nothing more is to come."""
+        if self._opened is not None:
+            for sink in self.sinks:
+                sink.close()
+            self._opened = None
+
+    def _run(
+        self, cells: DataFrame, batch_id: int, before: Version | None, job: str | None, fresh: bytes, *, finish: bool
+    ) -> None:
+        """Steps 3 to 6: shuffle, detect, make the version valid, hand over to the sinks."""
+        detect = spark_tasks.Detect(
+            store=self._store,
+            batch=batch_id,
+            files=dict(before.files) if before else {},
+            fresh=fresh,
+            arrival=self.arrival,
+            follow=self.stream.clock == "stream",
+            finish=finish,
+        )
+        found = self._to_partitions(cells).mapInArrow(detect, spark_tasks.RESULT_SCHEMA)
+        result = spark_tasks.gather(found.toArrow())
+        missing = set(range(self.buckets)) - set(result.files)
+        if missing:
+            raise StateError(f"batch {batch_id}: no result for buckets {sorted(missing)}; the batch has to run again")
+        clocks = [before.clock if before else None, result.clock]
+        clock = max((c for c in clocks if c is not None), default=None)
+        self._store.write(Version(batch_id, result.files, clock, self._settings(), job, finish))
+        changes = self._in_order(result.changes)
+        name = job or self._store.uri
+        for sink in self.sinks:
+            if self._opened != name:
+                sink.open(name)
+        self._opened = name
+        for sink in self.sinks:
+            sink.apply(batch_id, changes, result.late)
+
+    def _in_order(self, changes: pa.Table) -> pa.Table:
+        """Changes with those of each K-slack query in order of completion, as within a bucket."""
+        ordered = [q.plan for q in self.queries if isinstance(q.level, KSlack)]
+        if self.buckets == 1 or not ordered or not changes.num_rows:
+            return changes
+        names = np.asarray(changes["query"].to_numpy())
+        order = np.arange(changes.num_rows)
+        for plan in ordered:
+            of = np.flatnonzero(names == plan.name)
+            # A match is complete with its last event, or one window after its first where a trailing scope has to pass.
+            trailing = any(n.kind == "trailing" for n in plan.negations)
+            done = np.asarray(changes["first_ts" if trailing else "last_ts"].cast(pa.int64()).to_numpy())
+            order[of] = of[np.argsort(done[of], kind="stable")]
+        return changes.take(order)
+
+    def _fresh(self, schema: pa.Schema) -> bytes:
+        """The state to begin with, for batches of this schema; raises SchemaError when columns are missing or wrong."""
+        if self._checked is None or self._checked[0] != schema:
+            if self.arrival is not None and self.arrival not in schema.names:
+                raise SchemaError(f"there is no column {self.arrival!r} to order rows by; columns: {schema.names}")
+            taken = [name for name in (spark_tasks.BUCKET, spark_tasks.CLOCK) if name in schema.names]
+            if taken:
+                raise SchemaError(f"the column name {taken[0]!r} is used by PatternSink itself: rename the column")
+            unknown = [name for name in self.key if name not in schema.names]
+            if unknown:
+                raise SchemaError(f"there is no column {unknown[0]!r} to split the stream by; columns: {schema.names}")
+            runtime = Runtime(self.stream, self.queries)
+            runtime.process(schema.empty_table())
+            self._checked = schema, runtime.snapshot()
+        return self._checked[1]
+
+    def _settings(self) -> dict[str, Any]:
+        """What the state depends on, in values that JSON gives back equal."""
+        stream = {name: getattr(self.stream, name) for name in self.stream.__dataclass_fields__}
+        stream["schema"] = None if self.stream.schema is None else str(self.stream.schema)
+        stream["sources"] = None if self.stream.sources is None else list(self.stream.sources)
+        return {
+            "queries": {q.name: q.text for q in self.queries},
+            "stream": stream,
+            "buckets": self.buckets,
+            "key": list(self.key),
+        }
+
+    def _to_partitions(self, cells: DataFrame) -> DataFrame:
+        """Shuffle so that bucket b is in partition ``b % partitions``.
+
+        Spark partitions by hash, and hashes of the bucket numbers themselves would fall together by chance: of 8
+        buckets on 2 partitions 6 may share one. So each partition has a number that hashes to it.
+        """
+        from pyspark.sql import functions as F
+
+        spark = cells.sparkSession
+        partitions = min(self.buckets, int(str(spark.conf.get("spark.sql.shuffle.partitions"))))
+        if partitions not in self._numbers:
+            self._numbers[partitions] = _numbers_of_partitions(spark, partitions)
+        numbers = F.array(*(F.lit(number) for number in self._numbers[partitions]))
+        chosen = F.element_at(numbers, F.col("bucket") % partitions + 1)
+        return cells.repartition(partitions, chosen)
+
+
+def _numbers_of_partitions(spark: SparkSession, partitions: int) -> tuple[int, ...]:
+    """For each partition an integer that Spark's hash partitioning sends there."""
+    from pyspark.sql import functions as F
+
+    found: dict[int, int] = {}
+    tried = 16 * partitions
+    while len(found) < partitions:
+        number = F.col("id").cast("int")
+        rows = spark.range(tried).select("id", F.pmod(F.hash(number), F.lit(partitions)).alias("partition")).toArrow()
+        found = dict(zip(rows["partition"].to_pylist(), rows["id"].to_pylist(), strict=True))
+        tried *= 2
+    return tuple(found[partition] for partition in range(partitions))
+
+
+def _controls(spark: SparkSession, buckets: int) -> DataFrame:
+    """One row per bucket without content, so that every bucket runs in every batch."""
+    from pyspark.sql import functions as F
+
+    return spark.range(0, buckets, 1, 1).select(
+        F.col("id").cast("int").alias("bucket"),
+        F.lit(-1).alias("part"),
+        F.lit(0).alias("seq"),
+        F.lit(None).cast("long").alias("clock"),
+        F.lit(None).cast("binary").alias("rows"),
+    )
+
+
+def _need_spark() -> None:
+    try:
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency("pyspark", "spark", "PatternSink") from error
