@@ -1,3 +1,26 @@
 """Latecomer finds patterns in event streams whose events arrive late and out of order."""
 
+from latecomer.consistency.levels import Aggressive, Conservative, KSlack
+from latecomer.errors import ConfigError, LatecomerError, MissingDependency, QueryError, SchemaError, StateError
+from latecomer.query import Query
+from latecomer.runtime import Output, Runtime
+from latecomer.stream import Stream
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Aggressive",
+    "ConfigError",
+    "Conservative",
+    "KSlack",
+    "LatecomerError",
+    "MissingDependency",
+    "Output",
+    "Query",
+    "QueryError",
+    "Runtime",
+    "SchemaError",
+    "StateError",
+    "Stream",
+    "__version__",
+]

@@ -15,9 +15,12 @@ import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
 
-#: Times lie strictly between these; they stand for "not begun" and "complete", and leave room to add a window without overflow.
-BEGINNING = -(2**62)
-END = 2**62
+#: Event times lie within ``-FAR .. FAR`` and durations within ``LONGEST``, so that sums of them fit 64 bits; BEGINNING and END lie beyond
+#: all of that and stand for "not begun" and "complete".
+FAR = 2**62
+LONGEST = 2**59
+BEGINNING = -(2**62 + 2**61)
+END = 2**62 + 2**61
 
 
 class Clock(Protocol):

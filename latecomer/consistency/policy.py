@@ -7,7 +7,7 @@
 | aggressive | ``ts < clock - max_delay`` | at once | ``clock - patience - 1`` | ``clock - max(max_delay, patience) - W`` |
 
 Why the last column is right: an event that still may enter has a time at or above the level's limit, whatever it can meet lies within
-W of it, and a match that still waits began at or above the floor. All functions take single values or arrays, one per arrival.
+W of it, and a match that still waits began at or above the floor.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
-from latecomer.consistency.clock import BEGINNING, END, I64
+from latecomer.consistency.clock import BEGINNING, END, LONGEST, I64
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack, Level
+from latecomer.errors import ConfigError
+from latecomer.units import Duration
 
 
 class Policy(Protocol):
@@ -29,8 +29,8 @@ class Policy(Protocol):
     ordered: bool  #: events enter in order of time
     proves: bool  #: judges by punctuation rather than by the clock
 
-    def late_by(self, ts: I64, clock: I64, bound: I64) -> I64:
-        """By how many units the promise is broken; at most 0 where it is kept."""
+    def limit(self, clock: I64, bound: I64) -> I64:
+        """The least time that keeps the promise: an event below it is late by the difference."""
         ...
 
     def entry(self, clock: int) -> int:
@@ -41,7 +41,7 @@ class Policy(Protocol):
         """Everything of a type up to this time is taken as known; ``bound`` is the type's punctuation."""
         ...
 
-    def floor(self, clock: I64, least: I64, window: int) -> I64:
+    def floor(self, clock: int, least: int, window: int) -> int:
         """Events below this time cannot change any answer; ``least`` is the least bound of the query's types."""
         ...
 
@@ -58,8 +58,8 @@ class KSlackPolicy:
     ordered: bool = True
     proves: bool = False
 
-    def late_by(self, ts: I64, clock: I64, bound: I64) -> I64:
-        return clock - self.k - ts
+    def limit(self, clock: I64, bound: I64) -> I64:
+        return clock - self.k
 
     def entry(self, clock: int) -> int:
         return clock - self.k
@@ -67,7 +67,7 @@ class KSlackPolicy:
     def horizon(self, clock: int, bound: int) -> int:
         return clock - self.k - 1
 
-    def floor(self, clock: I64, least: I64, window: int) -> I64:
+    def floor(self, clock: int, least: int, window: int) -> int:
         return clock - self.k - window
 
     def retention(self, window: int) -> int:
@@ -81,8 +81,8 @@ class ConservativePolicy:
     ordered: bool = False
     proves: bool = True
 
-    def late_by(self, ts: I64, clock: I64, bound: I64) -> I64:
-        return bound - ts + 1
+    def limit(self, clock: I64, bound: I64) -> I64:
+        return bound + 1
 
     def entry(self, clock: int) -> int:
         return END
@@ -90,8 +90,8 @@ class ConservativePolicy:
     def horizon(self, clock: int, bound: int) -> int:
         return bound
 
-    def floor(self, clock: I64, least: I64, window: int) -> I64:
-        return np.maximum(least - window, BEGINNING)
+    def floor(self, clock: int, least: int, window: int) -> int:
+        return max(least - window, BEGINNING)
 
     def retention(self, window: int) -> None:
         return None
@@ -106,8 +106,8 @@ class AggressivePolicy:
     ordered: bool = False
     proves: bool = False
 
-    def late_by(self, ts: I64, clock: I64, bound: I64) -> I64:
-        return clock - self.max_delay - ts
+    def limit(self, clock: I64, bound: I64) -> I64:
+        return clock - self.max_delay
 
     def entry(self, clock: int) -> int:
         return END
@@ -115,7 +115,7 @@ class AggressivePolicy:
     def horizon(self, clock: int, bound: int) -> int:
         return clock - self.patience - 1
 
-    def floor(self, clock: I64, least: I64, window: int) -> I64:
+    def floor(self, clock: int, least: int, window: int) -> int:
         return clock - max(self.max_delay, self.patience) - window
 
     def retention(self, window: int) -> int:
@@ -123,11 +123,19 @@ class AggressivePolicy:
 
 
 def policy_of(level: Level, unit: str) -> Policy:
-    """The policy of ``level`` on a stream that counts in ``unit``."""
+    """The policy of ``level`` on a stream that counts in ``unit``; raises ConfigError for lengths beyond all reason."""
     match level:
         case KSlack(k=k):
-            return KSlackPolicy(k.units(unit))
+            return KSlackPolicy(whole_units(k, unit))
         case Aggressive(max_delay=max_delay, patience=patience):
-            return AggressivePolicy(max_delay.units(unit), patience.units(unit))
+            return AggressivePolicy(whole_units(max_delay, unit), whole_units(patience, unit))
         case Conservative():
             return ConservativePolicy()
+
+
+def whole_units(duration: Duration, unit: str) -> int:
+    """A duration in whole units, checked to leave room for sums of times."""
+    units = duration.units(unit)
+    if units > LONGEST:
+        raise ConfigError(f"{duration} is {units} {unit}: at most {LONGEST} are allowed; choose a coarser Stream(unit=…)")
+    return units

@@ -7,7 +7,7 @@ promised as much. Like clocks, bounds are running values: what counts for an eve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +16,26 @@ import numpy as np
 from latecomer.consistency.clock import BEGINNING, I64
 
 
+#: In columns of punctuation: any type, or any source.
+ANY = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Punctuation:
-    """One promise: at ``position`` in the batch, no event of ``type`` (None: any type) from ``source`` (None: any source) with
+    """n promises of a batch, in order: at ``position`` in the batch, no event of ``type`` (or ANY) from ``source`` (or ANY) with
     time ``<= ts`` will follow. Types and sources are numbers; ``known`` is the number of sources known at that position.
     """
 
-    position: int
-    type: int | None
-    ts: int
-    source: int | None
-    known: int
+    position: I64
+    type: I64
+    ts: I64
+    source: I64
+    known: I64
+
+    def each(self) -> Iterator[tuple[int, ...]]:
+        """The promises one by one."""
+        columns = (self.position, self.type, self.ts, self.source, self.known)
+        return zip(*(c.tolist() for c in columns), strict=True)
 
 
 class Bounds:
@@ -45,25 +54,44 @@ class Bounds:
         """The bound that holds for all of ``types``."""
         return min(int(self._whole[t]) for t in types)
 
-    def apply(self, rows: Iterable[Punctuation]) -> History:
-        """Take in a batch's promises, in order; the history tells what held at each position."""
+    def apply(self, rows: Punctuation) -> History:
+        """Take in a batch's promises; the history tells what held at each position."""
         history = History(self._whole.copy(), self._own.copy())
-        for row in rows:
-            if row.source is not None:
-                self._know(max(row.known, row.source + 1))
-            for kind in range(self.types) if row.type is None else (row.type,):
-                if row.source is None:
-                    raised = row.ts
+        if (rows.source == ANY).all():
+            for kind in range(self.types):
+                self._apply_whole(kind, rows, history)
+        else:
+            self._apply_each(rows, history)
+        return history
+
+    def _apply_whole(self, kind: int, rows: Punctuation, history: History) -> None:
+        """Promises for all sources: a running maximum per type."""
+        of = (rows.type == kind) | (rows.type == ANY)
+        if of.any():
+            bounds = np.maximum(np.maximum.accumulate(rows.ts[of]), self._whole[kind])
+            history.steps[kind] = (rows.position[of], bounds)
+            self._whole[kind] = bounds[-1]
+
+    def _apply_each(self, rows: Punctuation, history: History) -> None:
+        """One promise after the other: a source's own may raise the type's bound, once every known source has spoken."""
+        steps: dict[int, list[tuple[int, int]]] = {}
+        for position, named, ts, source, known in rows.each():
+            self._know(max(known, source + 1))
+            for kind in range(self.types) if named == ANY else (named,):
+                if source == ANY:
+                    raised = ts
                 else:
                     own = self._own[kind]
-                    if row.ts > own[row.source]:
-                        own[row.source] = row.ts
-                        history.own_steps.append((row.position, kind, row.source, row.ts))
-                    raised = int(own[: max(row.known, row.source + 1)].min())
+                    if ts > own[source]:
+                        own[source] = ts
+                        history.own_steps.append((position, kind, source, ts))
+                    raised = int(own[: max(known, source + 1)].min())
                 if raised > self._whole[kind]:
                     self._whole[kind] = raised
-                    history.steps.setdefault(kind, []).append((row.position, raised))
-        return history
+                    steps.setdefault(kind, []).append((position, raised))
+        for kind, raises in steps.items():
+            at, bounds = zip(*raises, strict=True)
+            history.steps[kind] = (np.array(at), np.array(bounds))
 
     def _know(self, sources: int) -> None:
         missing = sources - self._own.shape[1]
@@ -83,7 +111,7 @@ class History:
 
     def __init__(self, whole: I64, own: I64) -> None:
         self._whole, self._own = whole, own
-        self.steps: dict[int, list[tuple[int, int]]] = {}
+        self.steps: dict[int, tuple[I64, I64]] = {}
         self.own_steps: list[tuple[int, int, int, int]] = []
 
     def whole_at(self, type: int, positions: I64) -> I64:
@@ -91,9 +119,8 @@ class History:
         steps = self.steps.get(type)
         if steps is None:
             return np.full(len(positions), self._whole[type], np.int64)
-        at = np.array([p for p, _ in steps])
-        values = np.array([self._whole[type], *(b for _, b in steps)])
-        result: I64 = values[at.searchsorted(positions, "left")]
+        at, bounds = steps
+        result: I64 = np.concatenate((self._whole[type : type + 1], bounds))[at.searchsorted(positions, "left")]
         return result
 
     def at(self, types: I64, sources: I64, positions: I64) -> I64:

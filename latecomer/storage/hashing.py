@@ -37,7 +37,7 @@ def mix(x: U64) -> U64:
 
 
 def hash_columns(columns: Sequence[pa.Array], seed: int = 0) -> U64:
-    """One hash per row over all ``columns`` (each of length n); with no column the hash is a constant 0.
+    """One hash per row over all ``columns`` (each of length n); there must be at least one.
 
     A null takes the hash of nothing in particular: callers leave rows with a null key out.
 
@@ -45,12 +45,15 @@ def hash_columns(columns: Sequence[pa.Array], seed: int = 0) -> U64:
     >>> bool(hash_columns([pa.array([7], pa.int8())])[0] == hash_columns([pa.array([7])])[0])
     True
     """
-    if not columns:
-        return np.zeros(0, np.uint64)
     result = hash_column(columns[0], seed)
     for column in columns[1:]:
-        result = mix(result * _GOLDEN + hash_column(column, seed))
+        result = combine(result, hash_column(column, seed))
     return result
+
+
+def combine(left: U64, right: U64) -> U64:
+    """The hash of a pair from the hashes of its parts; order counts."""
+    return mix(left * _GOLDEN + right)
 
 
 def hash_column(column: pa.Array, seed: int = 0) -> U64:
@@ -59,6 +62,9 @@ def hash_column(column: pa.Array, seed: int = 0) -> U64:
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.dictionary_decode()
+        kind = column.type
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        column = column.cast(pa.string() if pa.types.is_large_string(kind) else pa.binary())
         kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return _hash_bytes(column, salt)

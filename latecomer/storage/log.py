@@ -6,7 +6,7 @@ Rows leave from the front once nothing can refer to them any more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.storage.columns import I64, Buffer, Column, FixedColumn, make_column
-from latecomer.storage.hashing import U64, hash_columns
+from latecomer.storage.hashing import U64
 
 
 _FIRST_LOOK = 1_024  # events; below this a look is not worth its call
@@ -57,10 +57,6 @@ class EventLog:
     def take(self, name: str, refs: I64) -> pa.Array:
         """Values of a column at ``refs``, as an Arrow array (texts come as large_string)."""
         return self.columns[name].take(refs - self.base)
-
-    def hash(self, names: Sequence[str], refs: I64) -> U64:
-        """Key hashes over ``names``, as :func:`hash_columns` gives them."""
-        return hash_columns([_plain(self.take(name, refs)) for name in names])
 
     def equal(self, name: str, refs: I64, other: str, other_refs: I64) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Whether the real values agree, row by row; False where either is null."""
@@ -108,11 +104,3 @@ class EventLog:
         self.append(state["ts"], state["content"], state["columns"])
         self.base = state["base"]
 
-
-def _plain(values: pa.Array) -> pa.Array:
-    """The narrow form that hashing reads."""
-    if pa.types.is_large_string(values.type):
-        return values.cast(pa.string())
-    if pa.types.is_large_binary(values.type):
-        return values.cast(pa.binary())
-    return values

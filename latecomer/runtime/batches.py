@@ -1,0 +1,321 @@
+"""Batches: whatever users hand over, as Arrow columns of one fixed schema, with each row's fate so far.
+
+Rules (design §6): a batch with a missing or wrongly typed column is refused whole, by name, before anything is processed; a *row*
+that cannot be used (null type, time or id, a value that does not fit) is malformed and goes to the late output; the others go on.
+The first batch fixes the schema, unless the stream declares it; a column that was all null so far may still find its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from latecomer.consistency.clock import FAR
+from latecomer.errors import SchemaError
+from latecomer.storage.columns import I64
+from latecomer.stream import Stream
+from latecomer.units import UNITS
+
+#: Row codes besides the numbers of known event types.
+OTHER, PUNCTUATION, MALFORMED = -1, -2, -3
+
+
+@dataclass(slots=True)
+class Batch:
+    """n rows in order of arrival.
+
+    Attributes:
+        columns: Arrow arrays (n,) by column name, in the fixed schema.
+        ts: event times in the stream's units (0 where malformed).
+        types: number of the event type, or OTHER (no query asks for it), PUNCTUATION, MALFORMED.
+        details: for malformed rows what is wrong, by row.
+    """
+
+    columns: dict[str, pa.Array]
+    ts: I64
+    types: I64
+    details: dict[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+
+def to_arrow(given: Any, known: pa.Schema | None) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """One record batch of what a user hands over, and what is wrong with rows that could not be converted.
+
+    Accepts Arrow tables and batches, pandas, Polars (or anything with Arrow's C stream interface) and lists of dicts.
+    """
+    if isinstance(given, pa.RecordBatch):
+        return given, {}
+    if isinstance(given, pa.Table):
+        return _one_batch(given), {}
+    if type(given).__module__.split(".")[0] == "pandas" and hasattr(given, "columns"):
+        return _one_batch(pa.Table.from_pandas(given, preserve_index=False)), {}
+    if hasattr(given, "__arrow_c_stream__"):
+        return _one_batch(pa.table(given)), {}
+    if isinstance(given, Sequence) and not isinstance(given, (str, bytes)) and all(isinstance(r, Mapping) for r in given):
+        return _from_dicts(given, known)
+    raise SchemaError(
+        f"cannot read events from {type(given).__name__}: give an Arrow table or record batch, a pandas or Polars data frame, "
+        "or a list of dicts"
+    )
+
+
+def _one_batch(table: pa.Table) -> pa.RecordBatch:
+    arrays = [c.combine_chunks() if c.num_chunks != 1 else c.chunk(0) for c in table.columns]
+    arrays = [pa.concat_arrays(a.chunks) if isinstance(a, pa.ChunkedArray) else a for a in arrays]
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+
+
+def _from_dicts(rows: Sequence[Mapping[str, Any]], known: pa.Schema | None) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Columns over the union of the rows' keys; values that do not fit their column make their row malformed."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    arrays: dict[str, pa.Array] = {}
+    details: dict[int, str] = {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        wanted = known.field(name).type if known is not None and name in known.names else None
+        if wanted is not None and pa.types.is_null(wanted):
+            wanted = None
+        arrays[name] = _column(name, values, wanted, details)
+    return pa.RecordBatch.from_pydict(arrays), details
+
+
+def _column(name: str, values: list[Any], wanted: pa.DataType | None, details: dict[int, str]) -> pa.Array:
+    try:
+        return pa.array(values, wanted)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        pass
+    if wanted is None:
+        wanted = _common_type(values)
+    kept = list(values)
+    for row, value in enumerate(values):
+        try:
+            pa.scalar(value, wanted)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            kept[row] = None
+            details.setdefault(row, f"{name}={value!r} is no {wanted}")
+    return pa.array(kept, wanted)
+
+
+def _common_type(values: list[Any]) -> pa.DataType:
+    """The type that most values have, judged one by one; of equally many the first."""
+    votes: dict[pa.DataType, int] = {}
+    for value in values:
+        if value is not None:
+            try:
+                kind = pa.scalar(value).type
+            except (pa.ArrowException, OverflowError, TypeError, ValueError):
+                continue
+            votes[kind] = votes.get(kind, 0) + 1
+    return max(votes, key=lambda k: votes[k]) if votes else pa.null()
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which the engine keeps a column: encodings do not count."""
+    t = pa.types
+    if t.is_dictionary(kind) or t.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    if t.is_large_string(kind) or t.is_string_view(kind):
+        return pa.string()
+    if t.is_large_binary(kind) or t.is_binary_view(kind):
+        return pa.binary()
+    return kind
+
+
+#: The id column of streams that have none: events are numbered in order of arrival.
+NUMBER = "event_number"
+
+
+class Intake:
+    """Reads batches of one stream under one schema; ``types`` names the event types that queries ask for."""
+
+    def __init__(self, stream: Stream, types: Sequence[str], schema: pa.Schema) -> None:
+        self.stream = stream
+        self.given = schema
+        self.id_name = stream.id or NUMBER
+        self.schema = schema if stream.id is not None else schema.append(pa.field(NUMBER, pa.int64()))
+        self.unit = stream.unit_for(schema.field(stream.ts).type)
+        self.next_number = 0
+        self._known = len(types)
+        self._types = pa.array([*types, *([stream.punctuation] if stream.punctuation is not None else [])], pa.string())
+
+    @property
+    def ts_type(self) -> pa.DataType:
+        """The Arrow type of event times in the output."""
+        return self.schema.field(self.stream.ts).type
+
+    def read(self, given: pa.RecordBatch, details: dict[int, str]) -> Batch:
+        """Bring a batch into the schema and sort out malformed rows."""
+        n = given.num_rows
+        bad = np.zeros(n, bool)
+        bad[list(details)] = True
+        columns = {column.name: self._read_column(given, column, bad, details) for column in self.given}
+        ts = self._times(columns[self.stream.ts], bad, details)
+        types = self._type_numbers(columns[self.stream.type], bad, details)
+        if self.stream.id is None:
+            columns[NUMBER] = pa.array(np.arange(self.next_number, self.next_number + n))
+            self.next_number += n
+        _mark(columns[self.id_name], bad, details, f"{self.id_name} is null", types != PUNCTUATION)
+        types[bad] = MALFORMED
+        return Batch(columns, ts, types, details)
+
+    def _read_column(self, given: pa.RecordBatch, column: pa.Field, bad: Any, details: dict[int, str]) -> pa.Array:
+        position = given.schema.get_field_index(column.name)
+        if position < 0:
+            return pa.nulls(given.num_rows, column.type)
+        values = given.column(position)
+        if values.type == column.type:
+            return values
+        return _cast(column.name, values, column.type, bad, details)
+
+    def _times(self, column: pa.Array, bad: Any, details: dict[int, str]) -> I64:
+        name = self.stream.ts
+        _mark(column, bad, details, f"{name} is null")
+        if pa.types.is_timestamp(column.type):
+            per_value, per_unit = UNITS[column.type.unit], UNITS[self.unit]
+            values: I64 = _filled(column.view(pa.int64()))
+            if per_unit >= per_value:
+                ts = values // (per_unit // per_value) if per_unit > per_value else values
+            else:
+                factor = per_value // per_unit
+                ts = np.where(np.abs(values) > FAR // factor, FAR + 1, values * factor)
+        else:
+            ts = _filled(column)
+        wrong = (ts > FAR) | (ts < -FAR)
+        if bad.any() or wrong.any():
+            for row in np.flatnonzero(wrong & ~bad).tolist():
+                details[row] = f"{name}={column[row]} is beyond ±{FAR} {self.unit}"
+            bad |= wrong
+            ts = np.where(bad, 0, ts)
+        return ts
+
+    def _type_numbers(self, column: pa.Array, bad: Any, details: dict[int, str]) -> I64:
+        _mark(column, bad, details, f"{self.stream.type} is null")
+        found = pc.index_in(column, value_set=self._types)
+        numbers: I64 = (found.fill_null(OTHER) if found.null_count else found).to_numpy().astype(np.int64)
+        numbers[numbers == self._known] = PUNCTUATION
+        return numbers
+
+
+def _filled(column: pa.Array) -> I64:
+    if column.null_count:
+        column = column.fill_null(0)
+    result: I64 = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return result
+
+
+def _mark(column: pa.Array, bad: Any, details: dict[int, str], detail: str, among: Any = None) -> None:
+    """Mark the rows where ``column`` is null as malformed."""
+    if column.null_count:
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        if among is not None:
+            missing = missing & among
+        for row in np.flatnonzero(missing & ~bad).tolist():
+            details[row] = detail
+        bad |= missing
+
+
+def _cast(name: str, values: pa.Array, wanted: pa.DataType, bad: Any, details: dict[int, str]) -> pa.Array:
+    """Bring a column into its type; single values that do not fit make their rows malformed."""
+    given = values.type
+    if not _castable(given, wanted):
+        raise SchemaError(f"column {name!r} holds {given}, but the stream's schema says {wanted}: convert it before")
+    if pa.types.is_dictionary(given):
+        values = values.dictionary_decode()
+    try:
+        return values.cast(wanted)
+    except pa.ArrowInvalid:
+        forced = values.cast(wanted, safe=False)
+        back = forced.cast(values.type, safe=False)
+        wrong = pc.invert(pc.equal(back, values)).fill_null(False).to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero(wrong & ~bad).tolist():
+            details[row] = f"{name}={values[row]} is no {wanted}"
+        bad |= wrong
+        return forced
+
+
+def _castable(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a column of one type may stand for the other: same family, or nothing but nulls."""
+    given, wanted = plain_type(given), plain_type(wanted)
+    t = pa.types
+
+    def family(kind: pa.DataType) -> object:
+        if t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind):
+            return "number"
+        if t.is_timestamp(kind) or t.is_date(kind):
+            return "moment"
+        return kind if not t.is_duration(kind) else "duration"
+
+    return bool(t.is_null(given)) or family(given) == family(wanted)
+
+
+def fix_schema(stream: Stream, given: pa.Schema, needed: Iterable[str], by_row: bool) -> pa.Schema:
+    """The schema of a stream from its first batch (and its declaration); checks the columns that everything depends on.
+
+    ``needed`` are the attributes that queries name. ``by_row``: events came as dicts, where a missing key is a null.
+    """
+    declared = stream.schema
+    fields = {f.name: plain_type(f.type) for f in given}
+    if declared is not None:
+        fields |= {f.name: plain_type(f.type) for f in declared}
+    for purpose, name in (("type", stream.type), ("ts", stream.ts), ("id", stream.id), ("source", stream.source)):
+        if name is not None and name not in fields:
+            raise SchemaError(f"no column {name!r}, which Stream({purpose}={name!r}) names: the batch has {_list(given.names)}")
+    for name in sorted(needed):
+        if name not in fields:
+            if not by_row:
+                raise SchemaError(f"no column {name!r}, which a query asks for: the batch has {_list(given.names)}")
+            fields[name] = pa.null()
+    fields[stream.type] = _type_column(stream.type, fields[stream.type])
+    fields[stream.ts] = _time_column(stream.ts, fields[stream.ts])
+    if stream.id is not None:
+        fields[stream.id] = _id_column(stream.id, fields[stream.id])
+    if stream.punctuation is not None:
+        fields.setdefault(stream.of, pa.string())
+        if not (pa.types.is_string(fields[stream.of]) or pa.types.is_null(fields[stream.of])):
+            raise SchemaError(f"column {stream.of!r} holds {fields[stream.of]}: the event type that punctuation speaks of must be text")
+        fields[stream.of] = pa.string()
+    return pa.schema(list(fields.items()))
+
+
+def missing_columns(given: pa.Schema, schema: pa.Schema, needed: Iterable[str]) -> list[str]:
+    """Columns that the runtime reads and a later batch lacks."""
+    return [n for n in needed if n in schema.names and given.get_field_index(n) < 0]
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) if names else "no columns"
+
+
+def _type_column(name: str, kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string(kind) or pa.types.is_null(kind):
+        return pa.string()
+    raise SchemaError(f"column {name!r} holds {kind}: the event type must be text")
+
+
+def _time_column(name: str, kind: pa.DataType) -> pa.DataType:
+    t = pa.types
+    if t.is_timestamp(kind):
+        return kind
+    if t.is_date(kind):
+        return pa.timestamp("s")
+    if t.is_integer(kind) or t.is_floating(kind) or t.is_null(kind):
+        return pa.int64()
+    raise SchemaError(f"column {name!r} holds {kind}: event times must be whole numbers or Arrow timestamps")
+
+
+def _id_column(name: str, kind: pa.DataType) -> pa.DataType:
+    t = pa.types
+    if t.is_string(kind) or t.is_binary(kind) or t.is_integer(kind):
+        return kind
+    if t.is_floating(kind):
+        return pa.int64()
+    if t.is_null(kind):
+        return pa.string()
+    raise SchemaError(f"column {name!r} holds {kind}: event ids must be text, whole numbers or bytes")

@@ -1,0 +1,117 @@
+"""Changes: how matches become rows of the output table.
+
+A match's id is a stable 128-bit hash of the query's name and the constituents' ids in pattern order, written as 32 hex digits: the
+same match has the same id on every run, machine and batch split, so that every sink can be idempotent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from latecomer.errors import ConfigError
+from latecomer.query.plan import Plan
+from latecomer.query.types import result_type
+from latecomer.runtime.evaluate import Times, compile_value
+from latecomer.runtime.pattern import Pattern, Tester
+from latecomer.runtime.rows import Rows
+from latecomer.storage.hashing import U64, combine, hash_column
+from latecomer.storage.log import EventLog
+from latecomer.stream import Stream
+
+
+def change_schema(plans: Sequence[Plan], stream: Stream, schema: pa.Schema, id_type: pa.DataType, ts_type: pa.DataType) -> pa.Schema:
+    """The columns of the output for these queries: the fixed ones, then the union of their RETURN fields.
+
+    Raises ConfigError when two queries return a field of one name with different types.
+    """
+    fields: dict[str, tuple[pa.DataType, str]] = {}
+    for plan in plans:
+        for alias, expr in plan.returns:
+            kind = result_type(expr, stream, schema)
+            before = fields.setdefault(alias, (kind, plan.name))
+            if before[0] != kind:
+                raise ConfigError(
+                    f"queries {before[1]!r} and {plan.name!r} both return {alias!r}, as {before[0]} and as {kind}: "
+                    "give one of them another name with AS"
+                )
+    fixed = [
+        ("op", pa.string()),
+        ("query", pa.string()),
+        ("match_id", pa.string()),
+        ("events", pa.list_(id_type)),
+        ("first_ts", ts_type),
+        ("last_ts", ts_type),
+    ]
+    return pa.schema(fixed + [(name, kind) for name, (kind, _) in fields.items()])
+
+
+class ChangeWriter:
+    """Turns one query's matches into rows of the common schema."""
+
+    def __init__(
+        self, pattern: Pattern, schema: pa.Schema, id_name: str, log: EventLog, tester: Tester, times: Times
+    ) -> None:
+        self._pattern, self._schema, self._id, self._log, self._tester = pattern, schema, id_name, log, tester
+        self._name = hash_column(pa.array([pattern.plan.name]), 1), hash_column(pa.array([pattern.plan.name]), 2)
+        self._returns = {
+            alias: compile_value(expr, times, schema.field(alias).type) for alias, expr in pattern.plan.returns
+        }
+
+    def write(self, rows: Rows, insert: bool) -> pa.RecordBatch:
+        """One row for each match."""
+        n = len(rows)
+        positives = self._pattern.positives
+        refs = np.stack([rows.ref(i) for i in positives], axis=1).ravel()
+        ids = self._log.take(self._id, refs)
+        events = self._schema.field("events").type
+        offsets = np.arange(0, (n + 1) * len(positives), len(positives), dtype=np.int32)
+        columns: dict[str, pa.Array] = {
+            "op": pa.repeat("insert" if insert else "delete", n),
+            "query": pa.repeat(self._pattern.plan.name, n),
+            "match_id": self._match_ids(ids, n),
+            "events": pa.ListArray.from_arrays(pa.array(offsets), _as(ids, events.value_type)),
+            "first_ts": _as(pa.array(rows.time(positives[0])), self._schema.field("first_ts").type),
+            "last_ts": _as(pa.array(rows.time(positives[-1])), self._schema.field("last_ts").type),
+        }
+        lookup = self._tester.lookup(rows)
+        for alias, value in self._returns.items():
+            columns[alias] = value(lookup, n)
+        arrays = [columns[f.name] if f.name in columns else pa.nulls(n, f.type) for f in self._schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _match_ids(self, ids: pa.Array, n: int) -> pa.Array:
+        halves = []
+        for seed, name in zip((1, 2), self._name, strict=True):
+            hashes = hash_column(ids, seed).reshape(n, -1)
+            result = np.repeat(name, n)
+            for position in range(hashes.shape[1]):
+                result = combine(result, hashes[:, position])
+            halves.append(result)
+        return hex_ids(halves[0], halves[1])
+
+
+_HEX = np.array([int.from_bytes(f"{b:02x}".encode(), "little") for b in range(256)], "<u2")
+
+
+def hex_ids(high: U64, low: U64) -> pa.Array:
+    """128-bit ids as texts of 32 hex digits."""
+    raw = np.stack((high, low), axis=1).astype(">u8").view(np.uint8)
+    digits = _HEX[raw].view(np.uint8)
+    offsets = np.arange(0, 32 * (len(high) + 1), 32, dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), len(high), [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
+
+
+def _as(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """``values`` in the type that the schema wants."""
+    return values if values.type == kind else values.cast(kind, safe=False)
+
+
+def check_names(plans: Sequence[Plan]) -> None:
+    """Names tell queries apart in the output."""
+    names = [p.name for p in plans]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two queries are called {name!r}: give each its own, Query(…, name=…)")

@@ -1,0 +1,101 @@
+"""When a match leaves: it waits until the horizon covers each of its negation scopes.
+
+Whether a match has left is a function of its times and of the horizons alone (``closed``), so a correction need not look for the match:
+if it had not left, it is still here and will be found dead when its turn comes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from latecomer.consistency.clock import BEGINNING
+from latecomer.runtime.pattern import Pattern
+from latecomer.runtime.rows import Rows
+from latecomer.runtime.sequence import scope
+from latecomer.storage.columns import I64, Array
+from latecomer.storage.log import EventLog
+from latecomer.storage.store import Bools
+from latecomer.storage.timeline import Timeline
+
+
+class Holding:
+    """The matches of one query that wait, kept as event references by the last moment that they wait for."""
+
+    def __init__(self, pattern: Pattern, log: EventLog) -> None:
+        self._pattern, self._log = pattern, log
+        self._timeline = Timeline(len(pattern.positives) + 1)
+        self._trailing = any(n.kind == "trailing" for n in pattern.plan.negations)
+
+    def __len__(self) -> int:
+        return len(self._timeline)
+
+    def ends(self, rows: Rows) -> list[I64]:
+        """For each negation the last time of its scope, per row; a scope that holds no whole time has ended before all time."""
+        result = []
+        for probe in self._pattern.probes:
+            lo, hi = scope(rows, probe, self._pattern)
+            result.append(np.where(lo > hi, BEGINNING, hi))
+        return result
+
+    def closed(self, rows: Rows, horizons: list[int]) -> Bools:
+        """The rows whose scopes are all covered; ``horizons`` has one time for each negation."""
+        mask = np.ones(len(rows), bool)
+        for end, horizon in zip(self.ends(rows), horizons, strict=True):
+            mask &= end <= horizon
+        return mask
+
+    def completion(self, rows: Rows) -> I64:
+        """When a match is complete in event time: at its last event, or at the end of a trailing scope (design §1)."""
+        last = rows.time(self._pattern.positives[-1])
+        if not self._trailing:
+            return last
+        return np.maximum(rows.time(self._pattern.positives[0]) + self._pattern.window, last)
+
+    @property
+    def waits_past_its_end(self) -> bool:
+        """Whether matches complete later than their last event."""
+        return self._trailing
+
+    def hold(self, rows: Rows) -> None:
+        if len(rows):
+            columns: list[Array] = [rows.ref(i) for i in self._pattern.positives]
+            self._timeline.add(np.maximum.reduce(self.ends(rows)), [*columns, rows.keys.view(np.int64)])
+
+    def due(self, horizons: list[int]) -> Rows:
+        """Take out the matches whose scopes are all covered."""
+        _, refs = self._timeline.take(max(horizons))
+        rows = self._rows(refs)
+        if len(rows) and min(horizons) < max(horizons):
+            closed = self.closed(rows, horizons)
+            self.hold(rows.take(~closed))
+            rows = rows.take(closed)
+        return rows
+
+    def waiting(self) -> Rows:
+        """All matches that wait; they stay."""
+        return self._rows(self._timeline.all()[1])
+
+    def earliest(self) -> int | None:
+        """The first moment that a match waits for."""
+        return self._timeline.earliest()
+
+    def _rows(self, columns: list[Array]) -> Rows:
+        *refs, keys = columns
+        components = len(self._pattern.components)
+        all_refs: list[I64 | None] = [None] * components
+        all_ts: list[I64 | None] = [None] * components
+        for index, ref in zip(self._pattern.positives, refs, strict=True):
+            all_refs[index], all_ts[index] = ref, self._log.ts(ref)
+        return Rows(all_refs, all_ts, keys.view(np.uint64))
+
+    @property
+    def nbytes(self) -> int:
+        return self._timeline.nbytes
+
+    def dump(self) -> Any:
+        return self._timeline.dump()
+
+    def load(self, state: Any) -> None:
+        self._timeline.load(state)

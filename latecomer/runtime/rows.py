@@ -1,0 +1,117 @@
+"""Partial matches as columns: for each bound component of the pattern its event references and times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from latecomer.storage.columns import I64, Array
+from latecomer.storage.hashing import U64
+from latecomer.storage.store import Hits
+
+#: Candidates are held in pieces of at most this many rows, so that no join, however large, needs more memory than
+#: (components x this). Small enough for caches, large enough that the calls per piece do not count.
+PIECE = 1 << 18
+
+
+class Rows:
+    """n partial matches. ``refs[i]`` and ``ts[i]`` are arrays (n,) for a bound component i, else None; ``keys`` are the key
+    hashes that the whole pattern agrees on (all 0 without a key).
+    """
+
+    __slots__ = ("keys", "refs", "ts")
+
+    def __init__(self, refs: list[I64 | None], ts: list[I64 | None], keys: U64) -> None:
+        self.refs, self.ts, self.keys = refs, ts, keys
+
+    @classmethod
+    def seed(cls, components: int, index: int, refs: I64, ts: I64, keys: U64) -> Rows:
+        """Partial matches in which only component ``index`` is bound."""
+        all_refs: list[I64 | None] = [None] * components
+        all_ts: list[I64 | None] = [None] * components
+        all_refs[index], all_ts[index] = refs, ts
+        return cls(all_refs, all_ts, keys)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def ref(self, index: int) -> I64:
+        """References of a component that must be bound."""
+        found = self.refs[index]
+        assert found is not None, f"component {index} is not bound"
+        return found
+
+    def time(self, index: int) -> I64:
+        """Times of a component that must be bound."""
+        found = self.ts[index]
+        assert found is not None, f"component {index} is not bound"
+        return found
+
+    def take(self, which: Array) -> Rows:
+        """The rows at positions, or under a mask."""
+        return Rows(
+            [None if r is None else r[which] for r in self.refs],
+            [None if t is None else t[which] for t in self.ts],
+            self.keys[which],
+        )
+
+    def bind(self, index: int, owner: I64, refs: I64, ts: I64) -> Rows:
+        """Extend row ``owner[i]`` by the event ``refs[i]``."""
+        extended = self.take(owner)
+        extended.refs[index], extended.ts[index] = refs, ts
+        return extended
+
+
+def expand(hits: Sequence[Hits], rows: int, ordered: bool) -> Iterator[tuple[I64, I64]]:
+    """List hits as pairs (probing row, event reference), in pieces of at most :data:`PIECE`.
+
+    ``ordered``: pieces, and the pairs in them, follow the order of the probing rows.
+    """
+    if not hits:
+        return
+    counts = hits[0].count if len(hits) == 1 else np.sum([h.count for h in hits], axis=0)
+    total = int(counts.sum())
+    if total == 0:
+        return
+    if total <= PIECE:
+        yield _pairs(hits, 0, rows, ordered)
+        return
+    ends = counts.cumsum()
+    start = 0
+    while start < rows:
+        done = int(ends[start - 1]) if start else 0
+        end = int(ends.searchsorted(done + PIECE, "right"))
+        if end > start:
+            if int(ends[end - 1]) > done:
+                yield _pairs(hits, start, end, ordered)
+            start = end
+            continue
+        # One row alone hits more than a piece holds.
+        for hit in hits:
+            first, last = int(hit.first[start]), int(hit.first[start] + hit.count[start])
+            for at in range(first, last, PIECE):
+                refs = hit.run.refs[at : min(at + PIECE, last)]
+                yield np.full(len(refs), start), refs
+        start += 1
+
+
+def _pairs(hits: Sequence[Hits], start: int, end: int, ordered: bool) -> tuple[I64, I64]:
+    """All pairs of the probing rows from ``start`` to ``end``."""
+    owners: list[I64] = []
+    refs: list[I64] = []
+    rows = np.arange(start, end)
+    for hit in hits:
+        count = hit.count[start:end]
+        owner = np.repeat(rows, count)
+        if len(owner):
+            shift = hit.first[start:end] - (count.cumsum() - count)
+            owners.append(owner)
+            refs.append(hit.run.refs[np.arange(len(owner)) + np.repeat(shift, count)])
+    if len(owners) == 1:
+        return owners[0], refs[0]
+    owner, ref = np.concatenate(owners), np.concatenate(refs)
+    if ordered:
+        order = owner.argsort(kind="stable")
+        owner, ref = owner[order], ref[order]
+    return owner, ref

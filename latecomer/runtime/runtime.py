@@ -1,0 +1,317 @@
+"""Runtime: queries over one stream, in any Python process. The public face of the engine.
+
+The engine needs the types of columns, so it is built from the first batch (or at once, when the stream declares its schema). A
+snapshot holds everything that answers depend on: ``Runtime.restore`` needs nothing else and gives exactly the same future.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from latecomer.consistency.clock import BEGINNING, END, FAR
+from latecomer.errors import ConfigError, SchemaError, StateError
+from latecomer.query.query import Query
+from latecomer.runtime.batches import fix_schema, missing_columns, to_arrow
+from latecomer.runtime.changes import check_names
+from latecomer.runtime.engine import Engine, Piece, attributes_of
+from latecomer.runtime.explain import explain
+from latecomer.storage.packing import pack, unpack
+from latecomer.stream import Stream
+
+_NO_CHANGES = pa.schema(
+    [
+        ("op", pa.string()),
+        ("query", pa.string()),
+        ("match_id", pa.string()),
+        ("events", pa.list_(pa.string())),
+        ("first_ts", pa.int64()),
+        ("last_ts", pa.int64()),
+    ]
+)
+_NO_LATE = pa.schema([("late_id", pa.string()), ("query", pa.string()), ("reason", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a call gives: ``changes`` to the matches, and ``late`` events, as Arrow tables.
+
+    ``changes``: columns ``op`` (insert or delete), ``query``, ``match_id``, ``events`` (ids of the constituents in pattern order),
+    ``first_ts``, ``last_ts``, then the RETURN fields of all queries (null where a query has no such field). ``late``:
+    ``late_id``, ``query`` (null where the reason is not a query's), ``id``, ``type``, ``ts``, ``source``, ``reason``, ``late_by`` (units),
+    ``detail``, then the event's attributes.
+    """
+
+    changes: pa.Table
+    late: pa.Table
+
+
+class Runtime:
+    """Runs ``queries`` over the events of ``stream``.
+
+    Args:
+        stream: what the columns of batches mean.
+        queries: one query or several, each with its own name and level.
+
+    Raises ConfigError for queries that cannot live side by side.
+
+    >>> import latecomer as lc
+    >>> query = lc.Query("PATTERN SEQ(A a, !B, C c) WHERE [k] WITHIN 10 s", name="q", level=lc.Aggressive("5 s"))
+    >>> runtime = lc.Runtime(lc.Stream(id="id", unit="s"), [query])
+    >>> out = runtime.process([{"id": 1, "type": "A", "ts": 1, "k": "x"}, {"id": 2, "type": "C", "ts": 5, "k": "x"}])
+    >>> out.changes.column("events").to_pylist()
+    [[1, 2]]
+    >>> runtime.process([{"id": 3, "type": "B", "ts": 3, "k": "x"}]).changes.column("op").to_pylist()
+    ['delete']
+    """
+
+    def __init__(self, stream: Stream, queries: Query | Sequence[Query]) -> None:
+        queries = [queries] if isinstance(queries, Query) else list(queries)
+        if not queries:
+            raise ConfigError("a runtime needs at least one query: Runtime(stream, [Query(…)])")
+        for query in queries:
+            if not isinstance(query, Query):
+                raise ConfigError(f"{query!r} is not a query: give latecomer.Query(text, name=…, level=…)")
+        self.stream = stream
+        self.queries = tuple(queries)
+        self._plans = [q.plan for q in queries]
+        check_names(self._plans)
+        self._attributes = attributes_of(self._plans)
+        self._counters: Counter[Any] = Counter()
+        self._engine: Engine | None = None
+        self._waiting: list[tuple[str | None, int, Any]] = []  # promises given before the first batch
+        self._reached = BEGINNING
+        self._finished = False
+        declared = stream.schema
+        if declared is not None and {stream.type, stream.ts} <= set(declared.names):
+            self._build(fix_schema(stream, declared, self._attributes, by_row=False))
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def process(self, batch: Any, *, clocks: npt.ArrayLike | None = None) -> Output:
+        """Take in a batch of events, in order of arrival; return what it changes.
+
+        Args:
+            batch: an Arrow table or record batch, a pandas or Polars data frame, or a list of dicts.
+            clocks: for each row the stream's clock as known from elsewhere (int64, in units): for runtimes that see only a
+                part of the stream.
+
+        Raises SchemaError, before anything is processed, when a column is missing or has the wrong type.
+        """
+        return self._collect(self.stream_pieces(batch, clocks=clocks))
+
+    def stream_pieces(self, batch: Any, *, clocks: npt.ArrayLike | None = None) -> Iterator[Output]:
+        """Like :meth:`process`, in pieces of bounded size: for batches whose matches may not fit memory.
+
+        The iterator must be consumed to its end before the next call.
+        """
+        self._open()
+        known = self._engine.intake.given if self._engine is not None else self.stream.schema
+        given, details = to_arrow(batch, known)
+        if not given.num_columns and not given.num_rows and self._engine is None:
+            return iter(())
+        engine = self._engine_for(given.schema, by_row=not isinstance(batch, (pa.Table, pa.RecordBatch)))
+        outside = None if clocks is None else np.asarray(clocks, np.int64)
+        return map(self._piece, engine.process(given, details, outside))
+
+    def reject(self, lines: Sequence[tuple[str, str]]) -> Output:
+        """Report texts that could not be parsed into events at all: pairs (text, what is wrong)."""
+        self._open()
+        if self._engine is None:
+            self._counters["rows"] += len(lines)
+            self._counters["malformed"] += len(lines)
+            late = pa.table(
+                {
+                    "late_id": pa.nulls(len(lines), pa.string()),
+                    "query": pa.nulls(len(lines), pa.string()),
+                    "reason": ["malformed"] * len(lines),
+                    "detail": [f"{problem}: {text}" for text, problem in lines],
+                }
+            )
+            return Output(_NO_CHANGES.empty_table(), late)
+        return self._collect(map(self._piece, self._engine.unreadable(lines)))
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def punctuate(self, ts: Any, type: str | None = None, source: Any = None) -> Output:
+        """Promise that no event of ``type`` (None: any) from ``source`` (None: any) with time ``<= ts`` will arrive any more.
+
+        ``ts`` is in the stream's units, or a datetime where the time column holds timestamps.
+        """
+        self._open()
+        if self._engine is None:
+            self._waiting.append((type, ts, source))
+            return self._collect(iter(()))
+        self._engine.promise(type, self._units(ts), source)
+        return self._collect(map(self._piece, self._engine.settle()))
+
+    def observe(self, ts: int) -> Output:
+        """The stream's clock has reached ``ts`` (units) elsewhere: in another bucket or partition."""
+        self._open()
+        if self._engine is None:
+            self._reached = max(self._reached, ts)
+            return self._collect(iter(()))
+        self._engine.clock.reach(min(ts, FAR))
+        return self._collect(map(self._piece, self._engine.settle()))
+
+    def finish(self) -> Output:
+        """The stream has ended: every promise is complete, all that waits leaves. No call may follow."""
+        self._open()
+        self._finished = True
+        if self._engine is None:
+            return self._collect(iter(()))
+        return self._collect(map(self._piece, self._engine.finish()))
+
+    @property
+    def clock(self) -> int | None:
+        """How far the stream's time has come, in units; None before the first event."""
+        value = self._engine.clock.value if self._engine is not None else self._reached
+        return None if value == BEGINNING else value
+
+    # --- insight -----------------------------------------------------------------------------------------------------
+
+    @property
+    def counters(self) -> dict[str, Any]:
+        """Counts since the start: ``rows``, ``events``, ``other_types``, ``punctuation``, ``duplicates``, ``conflicts``, ``malformed``;
+        ``late`` by query and reason; ``inserted`` and ``deleted`` by query.
+        """
+        plain = ("rows", "events", "other_types", "punctuation", "duplicates", "conflicts", "malformed")
+        result: dict[str, Any] = {name: self._counters[name] for name in plain}
+        names = [p.name for p in self._plans]
+        result["late"] = {n: {} for n in names}
+        for key, count in self._counters.items():
+            if isinstance(key, tuple) and key[1].startswith("after_"):
+                result["late"][key[0]][key[1]] = count
+        result["inserted"] = {n: self._counters[n, "insert"] for n in names}
+        result["deleted"] = {n: self._counters[n, "delete"] for n in names}
+        return result
+
+    def explain(self) -> dict[str, Any]:
+        """What is held, and what each waits for: plain data, see ``docs/architecture.md``."""
+        return explain(self._plans, self._engine, self.counters)
+
+    # --- state -------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """Everything that answers depend on. Restoring gives exactly the same future."""
+        stream = {**_stream_fields(self.stream), "schema": _schema_bytes(self.stream.schema)}
+        engine = self._engine
+        return pack(
+            {
+                "stream": stream,
+                "queries": [{"name": q.name, "text": q.text} for q in self.queries],
+                "schema": None if engine is None else _schema_bytes(engine.intake.given),
+                "state": None if engine is None else engine.dump(),
+                "counters": list(self._counters.items()),
+                "waiting": self._waiting,
+                "reached": self._reached,
+                "finished": self._finished,
+            }
+        )
+
+    @classmethod
+    def restore(cls, snapshot: bytes) -> Runtime:
+        """The runtime that :meth:`snapshot` was taken of. Raises StateError when the bytes are damaged."""
+        saved = unpack(snapshot)
+        stream = Stream(**{**saved["stream"], "schema": _schema_of(saved["stream"]["schema"])})
+        runtime = cls(stream, [Query(q["text"], name=q["name"]) for q in saved["queries"]])
+        runtime._counters.update({tuple(k) if isinstance(k, list) else k: n for k, n in saved["counters"]})
+        runtime._waiting = [tuple(w) for w in saved["waiting"]]
+        runtime._reached = saved["reached"]
+        runtime._finished = saved["finished"]
+        schema = _schema_of(saved["schema"])
+        if schema is not None:
+            runtime._engine = Engine(stream, runtime._plans, schema, runtime._counters)
+            runtime._engine.load(saved["state"])
+        return runtime
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._finished:
+            raise StateError("finish() was called, so the stream has ended: make a new Runtime for a new stream")
+
+    def _engine_for(self, given: pa.Schema, by_row: bool) -> Engine:
+        """The engine, built or rebuilt as the schema of a batch requires."""
+        engine = self._engine
+        if engine is None:
+            return self._build(fix_schema(self.stream, given, self._attributes, by_row))
+        needed = [self.stream.type, self.stream.ts, *([self.stream.id] if self.stream.id else []), *sorted(self._attributes)]
+        missing = missing_columns(given, engine.intake.given, needed)
+        if missing and (not by_row or missing[0] in needed[:2]) and given.names:
+            raise SchemaError(f"no column {missing[0]!r}: earlier batches had it, this one has {', '.join(map(repr, given.names))}")
+        untyped = [f.name for f in engine.intake.given if pa.types.is_null(f.type)]
+        found = [n for n in untyped if n in given.names and not pa.types.is_null(given.field(n).type)]
+        if found:
+            return self._retype(engine, given, found)
+        return engine
+
+    def _build(self, schema: pa.Schema) -> Engine:
+        engine = self._engine = Engine(self.stream, self._plans, schema, self._counters)
+        if self._reached > BEGINNING:
+            engine.clock.reach(min(self._reached, FAR))
+        for type, ts, source in self._waiting:
+            engine.promise(type, self._units(ts), source)
+        self._waiting = []
+        return engine
+
+    def _retype(self, engine: Engine, given: pa.Schema, names: Iterable[str]) -> Engine:
+        """Columns that were all null so far have found their type: the same state under the fuller schema."""
+        found = fix_schema(self.stream, given, [], by_row=True)
+        fields = [found.field(f.name) if f.name in names else f for f in engine.intake.given]
+        fresh = Engine(self.stream, self._plans, pa.schema(fields), self._counters)
+        fresh.load(engine.dump())
+        self._engine = fresh
+        return fresh
+
+    def _units(self, ts: Any) -> int:
+        """A moment given by the user, in the stream's units."""
+        if isinstance(ts, (int, np.integer)) and not isinstance(ts, bool):
+            return max(-FAR, min(int(ts), END))
+        engine = self._engine
+        assert engine is not None
+        try:
+            return int(pa.scalar(ts, engine.intake.ts_type).cast(pa.timestamp(engine.unit)).value)
+        except (pa.ArrowException, KeyError, TypeError, ValueError) as problem:
+            raise ConfigError(f"ts={ts!r} is no time of this stream: give whole {engine.unit}") from problem
+
+    def _piece(self, piece: Piece) -> Output:
+        is_change, batch = piece
+        table = pa.Table.from_batches([batch])
+        assert self._engine is not None
+        if is_change:
+            return Output(table, self._engine.late_schema.empty_table())
+        return Output(self._engine.change_schema.empty_table(), table)
+
+    def _collect(self, pieces: Iterable[Output]) -> Output:
+        outputs = list(pieces)
+        engine = self._engine
+        changes_schema = engine.change_schema if engine is not None else _NO_CHANGES
+        late_schema = engine.late_schema if engine is not None else _NO_LATE
+        changes = [o.changes for o in outputs if o.changes.num_rows]
+        late = [o.late for o in outputs if o.late.num_rows]
+        return Output(
+            pa.concat_tables(changes) if changes else changes_schema.empty_table(),
+            pa.concat_tables(late) if late else late_schema.empty_table(),
+        )
+
+
+def _stream_fields(stream: Stream) -> dict[str, Any]:
+    fields = {name: getattr(stream, name) for name in stream.__dataclass_fields__ if name != "schema"}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+
+
+def _schema_bytes(schema: Any) -> bytes | None:
+    return None if schema is None else schema.serialize().to_pybytes()
+
+
+def _schema_of(data: bytes | None) -> pa.Schema | None:
+    return None if data is None else pa.ipc.read_schema(pa.py_buffer(data))
+
+

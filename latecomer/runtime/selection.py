@@ -1,0 +1,123 @@
+"""Selections: which of a batch's events a store takes in, and under which key hash.
+
+A selection is the identity of a store: (event type, local filter, key attributes). Queries that ask for the same selection share
+it, whatever they call their variables. A null (or NaN) in a key attribute joins nothing, so such events are left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from latecomer.query.expressions import Attribute, Expr
+from latecomer.query.plan import Component
+from latecomer.query.types import EVENT_TIME
+from latecomer.runtime.evaluate import Condition, Lookup
+from latecomer.storage.columns import I64
+from latecomer.storage.hashing import U64, combine, hash_column
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Events of ``type`` that pass ``filter`` (conjuncts over the nameless variable), by ``key`` attributes."""
+
+    type: str
+    filter: tuple[Expr, ...]
+    key: tuple[str, ...]
+
+    @classmethod
+    def of(cls, component: Component, key: tuple[str, ...]) -> Selection:
+        return cls(component.type, tuple(_nameless(f) for f in component.filter), key)
+
+
+def _nameless(expr: Any) -> Any:
+    """The expression with its variable's name taken away."""
+    if isinstance(expr, Attribute):
+        return dataclasses.replace(expr, var="")
+    if isinstance(expr, tuple):
+        return tuple(_nameless(e) for e in expr)
+    if dataclasses.is_dataclass(expr) and not isinstance(expr, type):
+        changes = {f.name: _nameless(getattr(expr, f.name)) for f in dataclasses.fields(expr)}
+        return dataclasses.replace(expr, **changes)
+    return expr
+
+
+class Selector:
+    """Applies selections to one batch of accepted events; what several selections share is computed once."""
+
+    def __init__(
+        self,
+        types: I64,
+        numbers: Mapping[str, int],
+        ts: I64,
+        columns: Mapping[str, pa.Array],
+        conditions: Mapping[Expr, Condition],
+    ) -> None:
+        self._types, self._numbers, self._ts, self._columns, self._conditions = types, numbers, ts, columns, conditions
+        self._of_type: dict[str, I64] = {}
+        self._filtered: dict[tuple[str, tuple[Expr, ...]], I64] = {}
+        self._hashes: dict[str, U64] = {}
+        self._usable: dict[str, Any] = {}
+
+    def select(self, selection: Selection) -> tuple[I64, U64]:
+        """Positions in the batch, ascending, and their key hashes."""
+        rows = self._filter(selection)
+        for name in selection.key:
+            usable = self._usable_keys(name)
+            if usable is not None:
+                rows = rows[usable[rows]]
+        if not selection.key:
+            return rows, np.zeros(len(rows), np.uint64)
+        hashes = self._hash(selection.key[0])[rows]
+        for name in selection.key[1:]:
+            hashes = combine(hashes, self._hash(name)[rows])
+        return rows, hashes
+
+    def _filter(self, selection: Selection) -> I64:
+        known = self._filtered.get((selection.type, selection.filter))
+        if known is not None:
+            return known
+        rows = self._of_type.get(selection.type)
+        if rows is None:
+            rows = self._of_type[selection.type] = np.flatnonzero(self._types == self._numbers[selection.type])
+        for conjunct in selection.filter:
+            if len(rows):
+                rows = rows[self._conditions[conjunct](self._lookup(rows), len(rows))]
+        self._filtered[selection.type, selection.filter] = rows
+        return rows
+
+    def _lookup(self, rows: I64) -> Lookup:
+        positions = pa.array(rows)
+        ts = self._ts
+
+        def lookup(attribute: Attribute) -> pa.Array:
+            if attribute.name == EVENT_TIME:
+                return pa.array(ts[rows])
+            return self._columns[attribute.name].take(positions)
+
+        return lookup
+
+    def _hash(self, name: str) -> U64:
+        if name not in self._hashes:
+            column = pa.array(self._ts) if name == EVENT_TIME else self._columns[name]
+            self._hashes[name] = hash_column(column)
+        return self._hashes[name]
+
+    def _usable_keys(self, name: str) -> Any:
+        """A mask of the events whose key attribute is a real value; None when all are."""
+        if name not in self._usable:
+            column = pa.array(self._ts) if name == EVENT_TIME else self._columns[name]
+            usable = None
+            if pa.types.is_floating(column.type):
+                usable = pc.fill_null(pc.invert(pc.is_nan(column)), False).to_numpy(zero_copy_only=False)
+            elif column.null_count:
+                usable = column.is_valid().to_numpy(zero_copy_only=False)
+            self._usable[name] = usable
+        return self._usable[name]
+

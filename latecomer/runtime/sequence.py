@@ -1,0 +1,173 @@
+"""WinSeq and WinNeg: the deltas that a batch makes to a query's set of matches.
+
+The set of matches is a function of the set of events, so a batch of events, late or not, positive or negative, changes it by
+
+* insertions: each match with at least one new positive, unless some negative, old or new, falls in a scope of it. Components take in
+  their new events one at a time: from the new events of component i, components before i see all events and those after it only
+  the old ones, so that each new match is found once, from its last component that is new;
+* deletions: each old match in whose scope a new negative falls, unless an old negative had killed it before. A match that
+  several new negatives kill is reported by the first of them alone (least negation, then least reference).
+
+This is Liu 2012, Algorithms 3 and 4, for whole batches; the checks against old negatives come from the state *before* the batch, which
+is the order of steps that makes corrections right (§3.6.2 there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from latecomer.runtime.pattern import JoinOrder, Pattern, Probe, Step, Tester, time_range
+from latecomer.runtime.rows import Rows, expand
+from latecomer.runtime.selection import Selection
+from latecomer.storage.columns import I64
+from latecomer.storage.log import EventLog
+from latecomer.storage.store import Bools, CodeLayout, Store, View
+
+StoreOf = Callable[[Selection], Store]
+
+
+class SequenceMatcher:
+    """Deltas of one query over its lane's stores."""
+
+    def __init__(self, pattern: Pattern, store_of: StoreOf, layout: CodeLayout, log: EventLog, tester: Tester) -> None:
+        self._pattern, self._store, self._layout, self._log, self._tester = pattern, store_of, layout, log, tester
+        self._components = len(pattern.components)
+
+    def inserted(self, ordered: bool) -> Iterator[Rows]:
+        """New matches that no known negative kills, in bounded pieces.
+
+        ``ordered``: every new event is at least as late as every old one (a sorted admission), so each new match ends with
+        a new event: only the last component is tried, in order of time, and matches come in order of their last event.
+        """
+        orders = self._pattern.inserts
+        for position in [len(orders) - 1] if ordered else range(len(orders)):
+            order = orders[position]
+            seeds = self._seeds(order)
+            if len(seeds) and ordered:
+                seeds = seeds.take(seeds.time(order.seed).argsort(kind="stable"))
+
+            def view(index: int, seed: int = order.seed) -> View:
+                return View.ALL if ordered or index < seed else View.OLD
+
+            yield from self._complete(order, seeds, view, View.ALL, ordered)
+
+    def deleted(self) -> Iterator[Rows]:
+        """Old matches that a new negative kills and no old one had killed, each once, in bounded pieces."""
+        for j, order in enumerate(self._pattern.deletes):
+            for rows in self._complete(order, self._seeds(order), lambda _: View.OLD, View.OLD, False):
+                dead = np.zeros(len(rows), bool)
+                for earlier in range(j + 1):
+                    self._mark(rows, self._pattern.probes[earlier], View.NEW, dead, order.seed if earlier == j else None)
+                if not dead.all():
+                    yield rows.take(~dead)
+
+    def alive(self, rows: Rows) -> Bools:
+        """Which complete matches no known negative kills."""
+        dead = np.zeros(len(rows), bool)
+        for probe in self._pattern.probes:
+            self._mark(rows, probe, View.ALL, dead)
+        return ~dead
+
+    def _seeds(self, order: JoinOrder) -> Rows:
+        staged = self._store(order.selection).staged
+        return Rows.seed(self._components, order.seed, staged.refs, staged.ts, staged.keys)
+
+    def _complete(
+        self, order: JoinOrder, rows: Rows, view: Callable[[int], View], negatives: View, ordered: bool
+    ) -> Iterator[Rows]:
+        if not len(rows):
+            return
+        views = [view(step.index) for step in order.steps]
+        if any(self._store(s.selection).count(v) == 0 for s, v in zip(order.steps, views, strict=True)):
+            return
+        left = self._keep(rows, order, negatives)
+        if len(left):
+            yield from self._extend(left, order.steps, views, negatives, ordered)
+
+    def _extend(
+        self, rows: Rows, steps: tuple[Step, ...], views: list[View], negatives: View, ordered: bool
+    ) -> Iterator[Rows]:
+        """Depth first, so that at most one piece per component is held at a time."""
+        if not steps:
+            yield rows
+            return
+        step, view = steps[0], views[0]
+        lo, hi = time_range(rows, step.index, step.bound, self._pattern.window)
+        for owner, refs in self._partners(rows, step, lo, hi, view, ordered):
+            extended = rows.bind(step.index, owner, refs, self._log.ts(refs))
+            same = self._tester.agrees(step, extended)
+            if same is not None and not same.all():
+                extended = extended.take(same)
+            extended = self._keep(extended, step, negatives)
+            if len(extended):
+                yield from self._extend(extended, steps[1:], views[1:], negatives, ordered)
+
+    def _partners(
+        self, rows: Rows, step: Step, lo: I64, hi: I64, view: View, ordered: bool
+    ) -> Iterator[tuple[I64, I64]]:
+        keys = rows.keys if step.carried else self._layout.keys(self._tester.hashes(step, rows))
+        hits = list(self._store(step.selection).probe(keys, lo, hi, view))
+        yield from expand(hits, len(rows), ordered)
+
+    def _keep(self, rows: Rows, at: JoinOrder | Step, negatives: View) -> Rows:
+        """Drop rows that fail a test, or a negation, that has just become decidable."""
+        for test in at.tests:
+            if len(rows):
+                mask = self._tester.passes(test, rows)
+                if not mask.all():
+                    rows = rows.take(mask)
+        for j in at.negations:
+            if len(rows):
+                dead = np.zeros(len(rows), bool)
+                self._mark(rows, self._pattern.probes[j], negatives, dead)
+                if dead.any():
+                    rows = rows.take(~dead)
+        return rows
+
+    def _mark(self, rows: Rows, probe: Probe, view: View, dead: Bools, before: int | None = None) -> None:
+        """Mark in ``dead`` the rows that have a negative in the probe's scope.
+
+        ``before``: count only negatives with a lesser reference than the one bound as this component.
+        """
+        step = probe.step
+        store = self._store(step.selection)
+        if store.count(view) == 0:
+            return
+        lo, hi = scope(rows, probe, self._pattern)
+        keys = rows.keys if step.carried else self._layout.keys(self._tester.hashes(step, rows))
+        hits = list(store.probe(keys, lo, hi, view))
+        if not step.links and not step.tests and before is None:
+            for hit in hits:
+                dead |= hit.count > 0
+            return
+        for owner, refs in expand(hits, len(rows), False):
+            counts = ~dead[owner]
+            if before is not None:
+                counts &= refs < rows.ref(before)[owner]
+            if not counts.all():
+                owner, refs = owner[counts], refs[counts]
+            if not len(owner):
+                continue
+            joined = rows.bind(step.index, owner, refs, self._log.ts(refs))
+            mask = self._tester.agrees(step, joined)
+            if mask is not None and not mask.all():
+                owner, joined = owner[mask], joined.take(mask)
+            for test in step.tests:
+                if len(joined):
+                    mask = self._tester.passes(test, joined)
+                    owner, joined = owner[mask], joined.take(mask)
+            dead[owner] = True
+
+
+def scope(rows: Rows, probe: Probe, pattern: Pattern) -> tuple[I64, I64]:
+    """The whole times at which a negative would kill, both ends included: middle ``(ti, tj)``, leading ``[tn - W, t1)``, trailing
+    ``(tn, t1 + W]`` (design §3).
+    """
+    negation, positives = probe.negation, pattern.positives
+    if negation.left is None:
+        return rows.time(positives[-1]) - pattern.window, rows.time(positives[0]) - 1
+    if negation.right is None:
+        return rows.time(positives[-1]) + 1, rows.time(positives[0]) + pattern.window
+    return rows.time(positives[negation.left]) + 1, rows.time(positives[negation.right]) - 1
