@@ -89,7 +89,7 @@ class DuckDBSink:
     def table(self, sql: str, values: Sequence[Any] = ()) -> pa.Table:
         """The result of a query on the file as an Arrow table; ``values`` stand for the ``?`` in it."""
         with self._connect() as db:
-            return db.execute(sql, list(values)).to_arrow_table()
+            return db.sql(sql, params=list(values)).to_arrow_table()
 
     def _replace(self, db: Any, changes: pa.Table) -> None:
         """Bring ``matches`` up to date: what the batch touched goes out, what it left standing comes in."""
