@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 import latecomer as lc
 from benchmarks.limit import IntArray, seq_neg
+from latecomer.consistency.levels import Level
 from latecomer.disorder import measure
 
 
@@ -87,7 +88,7 @@ def truth(case: Case) -> IntArray:
     return np.sort(_code(a, c))
 
 
-def judge(case: Case, level: lc.Level, right: IntArray) -> Verdict:
+def judge(case: Case, level: Level, right: IntArray) -> Verdict:
     """Run the engine over the case at this level; ``right`` is :func:`truth` of the case."""
     engine = lc.Runtime(case.stream, [lc.Query(case.query, name="judged", level=level)])
     arrival = np.asarray(case.events["arrival"], np.int64)

@@ -19,6 +19,7 @@ import latecomer.disorder as ld
 from benchmarks.data import earthquakes, flights
 from benchmarks.harness import Disqualified, Report
 from benchmarks.judge import Case, judge, max_lateness, truth
+from latecomer.consistency.levels import Level
 
 #: The kinds of disorder, on a stream of 200 s; every delay is of the order of 1 to 5 s unless the model says otherwise.
 MODELS: dict[str, ld.Model] = {
@@ -75,7 +76,7 @@ def quakes() -> Case:
     return Case("earthquakes", earthquakes.load(), earthquakes.STREAM, query, kinds, ("net",), 21_600_000, step=600_000)
 
 
-def levels(case: Case, slacks: tuple[str, str], patience: str) -> Iterator[tuple[str, lc.Level, bool]]:
+def levels(case: Case, slacks: tuple[str, str], patience: str) -> Iterator[tuple[str, Level, bool]]:
     """(name, level, whether its promise holds, so that it must be exact)."""
     most = max_lateness(case)
     for slack in slacks:
@@ -102,7 +103,7 @@ def run(repeats: int = 1, *, quick: bool = False, say: Callable[[str], None] = p
     return report
 
 
-def _row(case: Case, name: str, level: lc.Level, exact: bool) -> dict[str, Any]:
+def _row(case: Case, name: str, level: Level, exact: bool) -> dict[str, Any]:
     right = truth(case)
     verdict = judge(case, level, right)
     if exact and (verdict.precision, verdict.recall) != (1.0, 1.0):
