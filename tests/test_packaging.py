@@ -131,8 +131,8 @@ def test_java_is_checked_by_its_version(tmp_path, says, fits):
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT]
-    subprocess.run(command, check=True, timeout=300)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", ROOT]
+    subprocess.run(command, cwd=folder, check=True, timeout=300)
     [path] = folder.glob("*.whl")
     return path
 

@@ -50,16 +50,16 @@ def check(
     from latecomer.cli.report import facts, show
     from latecomer.stream import Stream
 
-    given = read_queries([query], level, name)
+    queries = read_queries([query], level, name)
     stream = Stream(type=type_, ts=ts, unit=unit)
     unit = stream.unit
     if schema is not None:
         from latecomer.connectors.files import open_events
 
         columns = open_events(schema, time=ts, text=(type_,), types=read_columns(column)).schema
-        check_columns(given, stream, schema, columns)
+        check_columns(queries, stream, schema, columns)
         unit = stream.unit_for(columns.field(ts).type)
-    told = facts(given[0].query.plan, unit)
+    told = facts(queries[0].plan, unit)
     if as_json:
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -79,14 +79,7 @@ def read_level(text: str | None) -> Level | None:
     return level
 
 
-class Given(NamedTuple):
-    """A query, and the text that the positions in it refer to."""
-
-    query: Query
-    text: str
-
-
-def read_queries(given: Sequence[str], level: str | None, name: str | None = None) -> list[Given]:
+def read_queries(given: Sequence[str], level: str | None, name: str | None = None) -> list[Query]:
     """Queries with names that differ: the file's stem, else ``query``, ``query2`` …
 
     ``level`` is for those whose text has no CONSISTENCY clause.
@@ -95,7 +88,7 @@ def read_queries(given: Sequence[str], level: str | None, name: str | None = Non
     from latecomer.query.parse import parse
 
     fallback = read_level(level)
-    queries: list[Given] = []
+    queries: list[Query] = []
     taken: set[str] = set()
     for text, stem in map(read_query_text, given):
         base = name or stem or "query"
@@ -104,23 +97,20 @@ def read_queries(given: Sequence[str], level: str | None, name: str | None = Non
             own, number = f"{base}{number}", number + 1
         taken.add(own)
         written = parse(text).level if fallback is not None else None
-        query = Query(text, name=own, level=None if written is not None else fallback)
-        queries.append(Given(query, text))
+        queries.append(Query(text, name=own, level=None if written is not None else fallback))
     return queries
 
 
-def check_columns(given: Sequence[Given], stream: Stream, path: Path, schema: pa.Schema) -> None:
+def check_columns(queries: Sequence[Query], stream: Stream, path: Path, schema: pa.Schema) -> None:
     """Check the stream's columns and the queries against the columns of a file, before anything is read from it.
 
     Raises SchemaError for a column of the stream that is missing, QueryError with a caret for a wrong use.
     """
-    from latecomer.query.types import check
-
     for column in (stream.type, stream.ts, stream.id, stream.source):
         if column is not None and column not in schema.names:
             raise SchemaError(f"{path.name!r} has no column {column!r}: it has {', '.join(map(repr, schema.names))}")
-    for query, text in given:
-        check(query.plan, stream, schema, text)
+    for query in queries:
+        query.check(stream, schema)
 
 
 def read_columns(given: Sequence[str] | None) -> dict[str, str]:

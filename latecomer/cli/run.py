@@ -98,11 +98,10 @@ def run(
     from latecomer.stream import Stream
 
     check_paths(input_, output, late)
-    given = read_queries(query, level)
-    queries = [each.query for each in given]
+    queries = read_queries(query, level)
     events = open_events(input_, time=ts, text=(type_,), types=read_columns(column))
     stream = Stream(type=type_, ts=ts, id=id_, source=source, unit=unit, punctuation=punctuation, schema=events.schema)
-    check_columns(given, stream, input_, events.schema)
+    check_columns(queries, stream, input_, events.schema)
     runtime = Runtime(stream, queries)
     tally = Tally(queries)
     begun = time.perf_counter()
@@ -115,7 +114,7 @@ def run(
         def steps() -> Iterator[Any]:
             for chunk in events.chunks(batch_size, arrival=arrival):
                 tally.events += chunk.table.num_rows + len(chunk.rejects)
-                yield runtime.process(chunk.table)
+                yield from runtime.stream_pieces(chunk.table)  # of bounded size, however many matches there are
                 if chunk.rejects:
                     yield runtime.reject(chunk.rejects)
                 status.update(f"{tally.events:,} events, {tally.net:,} matches")
