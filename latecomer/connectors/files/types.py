@@ -96,13 +96,16 @@ class Guess:
 
     def _see(self, column: pa.Array) -> None:
         self._seen += len(column) - column.null_count
-        for kind in list(self._fits):
-            if self._majority:
-                self._fits[kind] += self._count(column, kind)
-            elif _all_fit(column, kind):
-                self._fits[kind] += len(column)
-            else:
-                del self._fits[kind]
+        whole = [kind for kind in self._fits if _all_fit(column, kind)]
+        if self._majority and not whole:
+            for kind in self._fits:
+                self._fits[kind] += _count_fits(column, kind)
+            return
+        # What a type fits no other type fits in part: texts that are whole numbers are no times, and so on.
+        for kind in whole:
+            self._fits[kind] += len(column)
+        if not self._majority:
+            self._fits = {kind: self._fits[kind] for kind in whole}
 
     @property
     def type(self) -> pa.DataType:
@@ -112,15 +115,13 @@ class Guess:
         best = max(self._fits, key=lambda kind: self._fits[kind], default=self._otherwise)
         return best if self._fits.get(best) else self._otherwise
 
-    @staticmethod
-    def _count(column: pa.Array, kind: pa.DataType) -> int:
-        if _all_fit(column, kind):
-            return len(column)
-        # A type that fits nothing at all would be halved down to single cells; a sample spares that.
-        sample = column.drop_null().slice(0, _SAMPLE)
-        if len(sample) and convert(sample, kind)[1].all():
-            return 0
-        return len(column) - int(convert(column, kind)[1].sum())
+
+def _count_fits(column: pa.Array, kind: pa.DataType) -> int:
+    # A type that fits nothing at all would be halved down to single cells; a sample spares that.
+    sample = column.drop_null().slice(0, _SAMPLE)
+    if convert(sample, kind)[1].all():
+        return 0
+    return len(column) - int(convert(column, kind)[1].sum())
 
 
 def guess_for(
