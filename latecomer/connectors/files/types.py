@@ -33,6 +33,7 @@ _NULLS = pa.array(["NA", "N/A", "NULL", "Null", "null", "None", "NaN", "nan", "-
 _NOT_WHOLE = r"^[+-]?0[0-9xX]"
 _NOT_REAL = r"^[+-]?0[0-9xX]|^[+-]?[0-9]{17,}$"
 _SAMPLE = 100
+_HEAD = 4
 
 
 def parse_types(declared: Mapping[str, str]) -> dict[str, tuple[pa.DataType, ...]]:
@@ -145,6 +146,7 @@ def _all_fit(column: pa.Array, kind: pa.DataType) -> bool:
         if pc.any(refused).as_py():
             return False
     try:
+        column.slice(0, _HEAD).cast(kind)  # a cast that fails is slow, and most fail at once
         column.cast(kind)
     except pa.ArrowInvalid:
         return False
