@@ -193,10 +193,7 @@ class Engine:
         content = np.zeros(n, np.uint64)
         for name, column in columns.items():
             if name != self.intake.id_name:
-                part = hash_column(column)
-                if column.null_count:
-                    part = np.where(column.is_valid().to_numpy(zero_copy_only=False), part, np.uint64(0))
-                content = combine(content, part)
+                content = combine(content, hash_column(column))
         return hash_column(columns[self.intake.id_name]), content
 
     def _unique(

@@ -61,7 +61,7 @@ class Step:
     links: tuple[Link, ...]
     carried: bool
     tests: tuple[Test, ...] = ()
-    negations: tuple[int, ...] = ()
+    negations: tuple[Probe, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ class JoinOrder:
     seed: int
     selection: Selection
     tests: tuple[Test, ...]
-    negations: tuple[int, ...]
+    negations: tuple[Probe, ...]
     steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """How to look for negatives of one negation around complete matches."""
+    """How to look for negatives of one negation around (partial) matches in which its scope is fixed."""
 
     step: Step
     negation: Negation
@@ -94,7 +94,7 @@ class Pattern:
         self._key = tuple(sorted(plan.key))
         self._tests = tuple(self._test(e) for e in plan.conjuncts)
         self._negation_tests = tuple(tuple(self._test(e) for e in n.conjuncts) for n in plan.negations)
-        self.probes = tuple(self._probe(j) for j in range(len(plan.negations)))
+        self.probes = tuple(self._probe(j, self.positives) for j in range(len(plan.negations)))
         self.inserts = tuple(self._order(i, None) for i in self.positives)
         self.deletes = tuple(self._order(n.component.index, j) for j, n in enumerate(plan.negations))
 
@@ -163,15 +163,15 @@ class Pattern:
         done: set[Test] = set()
         checked: set[int] = set()
 
-        def due(now: Iterable[int]) -> tuple[tuple[Test, ...], tuple[int, ...]]:
+        def due(now: tuple[int, ...]) -> tuple[tuple[Test, ...], tuple[Probe, ...]]:
             have = frozenset(now)
             ready = tuple(t for t in tests if t.needs <= have and t not in done)
-            fixed = tuple(j for j in range(len(self.plan.negations)) if self._decidable(j, have) and j not in checked)
+            fixed = [j for j in range(len(self.plan.negations)) if self._decidable(j, have) and j not in checked]
             done.update(ready)
             checked.update(fixed)
-            return ready, fixed
+            return ready, tuple(self._probe(j, now) for j in fixed)
 
-        first_tests, first_negations = due([seed])
+        first_tests, first_negations = due((seed,))
         steps = []
         for index, before, links in plain:
             ready, fixed = due((*before, index))
@@ -185,7 +185,7 @@ class Pattern:
         bound: tuple[int, ...],
         links: tuple[Link, ...],
         tests: tuple[Test, ...],
-        negations: tuple[int, ...] = (),
+        negations: tuple[Probe, ...] = (),
     ) -> Step:
         key = tuple(link.attr for link in links)
         carried = key == self._key and all(link.attr == link.other_attr for link in links)
@@ -208,12 +208,14 @@ class Pattern:
         index = negation.component.index
         return ends <= bound and all(t.needs - {index} <= bound for t in self._negation_tests[j])
 
-    def _probe(self, j: int) -> Probe:
+    def _probe(self, j: int, bound: tuple[int, ...]) -> Probe:
+        """``bound`` may contain another negation's component, which tells nothing about this one."""
         negation = self.plan.negations[j]
         index = negation.component.index
-        links = self._links(index, self.positives, self._classes(j))
+        positives = tuple(i for i in bound if i in self.positives)
+        links = self._links(index, positives, self._classes(j))
         tests = tuple(t for t in self._negation_tests[j] if not self._is_link(t, index, links))
-        return Probe(self._step(index, self.positives, links, tests), negation)
+        return Probe(self._step(index, positives, links, tests), negation)
 
 
 def time_range(rows: Rows, index: int, bound: Iterable[int], window: int) -> tuple[I64, I64]:

@@ -118,10 +118,10 @@ class SequenceMatcher:
                 mask = self._tester.passes(test, rows)
                 if not mask.all():
                     rows = rows.take(mask)
-        for j in at.negations:
+        for probe in at.negations:
             if len(rows):
                 dead = np.zeros(len(rows), bool)
-                self._mark(rows, self._pattern.probes[j], negatives, dead)
+                self._mark(rows, probe, negatives, dead)
                 if dead.any():
                     rows = rows.take(~dead)
         return rows

@@ -10,6 +10,7 @@ The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +40,7 @@ def mix(x: U64) -> U64:
 def hash_columns(columns: Sequence[pa.Array], seed: int = 0) -> U64:
     """One hash per row over all ``columns`` (each of length n); there must be at least one.
 
-    A null takes the hash of nothing in particular: callers leave rows with a null key out.
+    Every null hashes to 0; callers that join leave rows with a null key out.
 
     >>> import pyarrow as pa
     >>> bool(hash_columns([pa.array([7], pa.int8())])[0] == hash_columns([pa.array([7])])[0])
@@ -57,7 +58,7 @@ def combine(left: U64, right: U64) -> U64:
 
 
 def hash_column(column: pa.Array, seed: int = 0) -> U64:
-    """One hash per value of ``column``."""
+    """One hash per value of ``column``; 0 for a null."""
     salt = np.uint64((seed * 0x9E3779B97F4A7C15) & (2**64 - 1))
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -66,29 +67,40 @@ def hash_column(column: pa.Array, seed: int = 0) -> U64:
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         column = column.cast(pa.string() if pa.types.is_large_string(kind) else pa.binary())
         kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return _hash_bytes(column, salt)
+    if pa.types.is_null(kind):
+        return np.zeros(len(column), np.uint64)
+    hashes = _hash_bytes(column, salt) if pa.types.is_string(kind) or pa.types.is_binary(kind) else _hash_words(column, salt)
+    if column.null_count:
+        hashes[column.is_null().to_numpy(zero_copy_only=False)] = 0
+    return hashes
+
+
+def _hash_words(column: pa.Array, salt: np.uint64) -> U64:
     words = _words(column)
-    if words is None:
-        return _hash_bytes(pc.cast(column, pa.string()), salt)
-    return mix((words ^ salt) + _GOLDEN)
+    if words is not None:
+        return mix((words ^ salt) + _GOLDEN)
+    if pa.types.is_nested(column.type):
+        return _hash_bytes(pa.array([repr(v) for v in column.to_pylist()], pa.string()), salt)
+    return _hash_bytes(pc.cast(column, pa.string()), salt)
 
 
 def _words(column: pa.Array) -> U64 | None:
-    """Fixed-width values as 64-bit words, or None where the type has none."""
-    kind = column.type
-    if column.null_count:
-        column = column.fill_null(False if pa.types.is_boolean(kind) else pa.scalar(0, pa.int64()).cast(kind, safe=False))
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False).view(np.uint64)
-    if pa.types.is_floating(kind):
-        values = column.to_numpy(zero_copy_only=False).astype(np.float64) + 0.0  # -0.0 becomes 0.0
-        return values.view(np.uint64)
-    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_time64(kind) or pa.types.is_date64(kind):
-        return column.view(pa.int64()).to_numpy().view(np.uint64)
-    if pa.types.is_date32(kind) or pa.types.is_time32(kind):
-        return column.view(pa.int32()).to_numpy().astype(np.int64).view(np.uint64)
+    """Fixed-width values as 64-bit words, whatever under nulls; None for types that have no fixed width."""
+    t, kind = pa.types, column.type
+    if t.is_boolean(kind):
+        return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False), np.uint64)
+    if t.is_integer(kind):
+        return _raw(column, np.dtype(kind.to_pandas_dtype())).astype(np.int64).view(np.uint64)
+    if t.is_floating(kind):
+        values = _raw(column, np.dtype(kind.to_pandas_dtype())).astype(np.float64)
+        return (values + 0.0).view(np.uint64)  # -0.0 becomes 0.0
+    if t.is_temporal(kind) and kind.bit_width in (32, 64):
+        return _raw(column, np.dtype(f"i{kind.bit_width // 8}")).astype(np.int64).view(np.uint64)
     return None
+
+
+def _raw(column: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    return np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
 
 
 def _hash_bytes(column: pa.Array, salt: np.uint64) -> U64:
