@@ -6,6 +6,7 @@ queries know. What the grammar only understands in order to refuse it is never o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -16,10 +17,10 @@ from latecomer.errors import QueryError, options
 from latecomer.query.words import CLAUSES, RESERVED
 from latecomer.units import UNITS
 
+# Where a value may begin, where one may go on, and what ends in neither.
 _VALUE = {"NUMBER", "STRING", "NAME", "MINUS", "_LPAR"}
 _VALUE_MORE = {"QUOTED", "MOMENT", "TRUE", "FALSE", "NULL", "NOT", "_LSQB"}
-_ARITHMETIC = {"PLUS", "MINUS", "TIMES", "DIVIDE", "PERCENT"}
-_TESTS = {"COMPARE", "IN", "BETWEEN", "LIKE", "IS", "NOT"}
+_OPERATORS = {"PLUS", "MINUS", "TIMES", "DIVIDE", "PERCENT", "COMPARE", "IN", "BETWEEN", "LIKE", "IS", "NOT", "_DOT"}
 _PHRASES = {
     "_LPAR": "'('",
     "_RPAR": "')'",
@@ -37,6 +38,8 @@ _PHRASES = {
     "UNIT": "a unit of time",
     "$END": "the end of the query",
 }
+_WORD = re.compile(r"(\w+)\s*\Z")
+_START = "a query starts with PATTERN, like PATTERN SEQ(Shelf s, Exit e) WITHIN 1 h"
 _UNITS = ("seconds", "minutes", "hours", "days", *UNITS)
 
 
@@ -54,31 +57,53 @@ def explain(text: str, error: UnexpectedInput) -> QueryError:
 
 
 def _at_end(text: str, accepted: set[str]) -> QueryError:
-    end = len(text.rstrip())
-    if not end:
-        return QueryError("the query is empty", hint="write one, like PATTERN SEQ(Shelf s, Exit e) WITHIN 1 h")
-    return QueryError(f"the query ends where {_expected(accepted)} should follow", text=text, position=end)
+    if accepted == {"_PATTERN"}:
+        return QueryError("the query is empty", hint=_START)
+    problem = f"the query ends where {_expected(accepted)} should follow"
+    return QueryError(problem, text=text, position=len(text.rstrip()))
 
 
 def _at_token(text: str, token: Token, accepted: set[str]) -> QueryError:
-    position = token.start_pos or 0
+    position, word = token.start_pos or 0, str(token)
+    before = _WORD.search(text, 0, position)
+    if "_DOT" in accepted and before is not None and before[1].upper() in CLAUSES:
+        # A clause came too early and was taken for a name.
+        position, word = before.start(1), before[1]
+        return QueryError(f"expected a value or condition, found {word!r}", text=text, position=position)
+    special = _special(token, accepted)
+    if special is not None:
+        return QueryError(special[0], text=text, position=position, hint=special[1])
+    problem = f"expected {_expected(accepted)}, found {word!r}{_guess(word, accepted)}"
+    return QueryError(problem, text=text, position=position, hint=_hint(token, accepted))
+
+
+def _special(token: Token, accepted: set[str]) -> tuple[str, str] | None:
+    """Mistakes that have a sentence of their own: problem and hint."""
     word = str(token)
-
-    def fail(problem: str, hint: str | None = None) -> QueryError:
-        return QueryError(problem, text=text, position=position, hint=hint)
-
-    upper = word.upper()
-    order = f"clauses come in this order, each at most once: {' … '.join(CLAUSES)}"
-    if upper in CLAUSES and any(f"_{c}" in accepted for c in CLAUSES):
-        return fail(f"{upper} cannot stand here", order)
-    if upper in RESERVED and "NAME" in accepted and not accepted >= _VALUE:
-        return fail(f"{word!r} is a keyword, and a name should stand here", f'a name like that is quoted: "{word}"')
-    if word == "(" and accepted >= _ARITHMETIC:
-        return fail("'(' cannot follow a name or value: the language has no functions", "write it with operators")
+    if word.upper() in CLAUSES and any(f"_{c}" in accepted for c in CLAUSES):
+        order = " … ".join(CLAUSES)
+        return f"{word.upper()} cannot stand here", f"clauses come in this order, each at most once: {order}"
+    if word.upper() in RESERVED and "NAME" in accepted and not accepted >= _VALUE:
+        return f"{word!r} is a keyword, and a name should stand here", f'a name like that is quoted: "{word}"'
+    if word == "(" and "MINUS" in accepted:
+        return "'(' cannot follow a name or value: the language has no functions", "write it with operators"
     if word == "," and "_WHERE" in accepted:
-        return fail("a pattern of several components is written SEQ(…)", "like SEQ(Shelf s, !Counter c, Exit e)")
-    guess = _guess(word, accepted)
-    return fail(f"expected {_expected(accepted)}, found {word!r}{guess}")
+        return "a pattern of several components is written SEQ(…)", "like SEQ(Shelf s, !Counter c, Exit e)"
+    if token.type == "COMPARE" and "MINUS" in accepted:
+        return "comparisons cannot be chained", "join two of them with AND, or write BETWEEN … AND …"
+    return None
+
+
+def _hint(token: Token, accepted: set[str]) -> str | None:
+    if accepted == {"_PATTERN"}:
+        return _START
+    if token.type == "STRING" and "GROUP" in accepted:
+        return 'a name is written bare, or in double quotes: "odd name"'
+    if token.type == "STRING" and "NUMBER" in accepted:
+        return "a duration is written without quotes, like 5 minutes"
+    if token.type in ("NAME", "QUOTED") and "_AS" in accepted:
+        return "the name of a field follows AS"
+    return None
 
 
 def _at_character(text: str, position: int) -> QueryError:
@@ -103,7 +128,7 @@ def _guess(word: str, accepted: set[str]) -> str:
         words["seq"] = "SEQ"
     if "UNIT" in accepted:
         words |= {u: u for u in _UNITS}
-    near = get_close_matches(word.lower(), words, 1, 0.7)
+    near = get_close_matches(word.lower(), words, 1)
     return f" — did you mean {words[near[0]]}?" if near else ""
 
 
@@ -114,14 +139,14 @@ def _expected(accepted: Iterable[str]) -> str:
     if left >= _VALUE:
         phrases.append("a value or condition" if "_LSQB" in left else "a value")
         left -= _VALUE | _VALUE_MORE
-    if left >= _ARITHMETIC:
+    elif "MINUS" in left:
         phrases.append("an operator")
-        left -= _ARITHMETIC | _TESTS
+        left -= _OPERATORS
     if "GROUP" in left:
         phrases.append("SEQ(…)")
     if "NAME" in left and ("GROUP" in left or "BANG" in left):
         phrases.append("an event type")
-        left -= {"NAME", "GROUP", "QUOTED"}
+        left -= {"NAME", "GROUP", "QUOTED", "NOT"}
     left -= {"QUOTED"} if "NAME" in left else set()
     left -= {"_CONFIDENCE"}
     if "PLUS" in left or "_RPAR" in left:

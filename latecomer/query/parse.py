@@ -17,7 +17,7 @@ from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedInput
 
 from latecomer.consistency.levels import CHOICES, Aggressive, Conservative, KSlack, Level
-from latecomer.errors import QueryError, options
+from latecomer.errors import QueryError
 from latecomer.query.expressions import (
     And,
     Arithmetic,
@@ -50,7 +50,11 @@ from latecomer.units import Duration, canonical_unit
 Node = Tree[Token]
 
 _LEVELS = {"kslack": ("k",), "conservative": (), "aggressive": ("max_delay", "patience")}
-_NESTED = "nothing may be nested inside SEQ(…) yet: write one flat SEQ(…) of event types, and one query per alternative"
+_GROUPS = {
+    "SEQ": "write all components in one SEQ(…)",
+    "AND": "write one query for each order of the events",
+    "OR": "write one query for each alternative",
+}
 
 
 @cache
@@ -72,7 +76,7 @@ def parse(text: str) -> Draft:
     except UnexpectedInput as error:
         raise explain(text, error) from None
     except RecursionError:
-        raise QueryError("the query is nested too deeply: use fewer parentheses") from None
+        raise QueryError("an expression is nested too deeply", hint="use fewer parentheses and shorter sums") from None
 
 
 @dataclass
@@ -121,28 +125,24 @@ class _Reader:
         if inner.data == "single":
             yield self.step(item)
             return
-        if len(item.children) > 1:
-            raise self.fail(
-                "a whole group cannot be negated yet", _start(item), f"'!' goes before one event type; {_NESTED}"
-            )
-        operator = _token(inner)
-        if operator.upper() != "SEQ":
-            raise self.fail(
-                f"{operator.upper()}(…) of patterns is not supported yet",
-                _start(inner),
-                "a pattern is SEQ(…) of event types: write one query per alternative",
-            )
+        operator = _token(inner).upper()
+        if len(item.children) > 1 or operator != "SEQ":
+            negated = len(item.children) > 1
+            hint = "'!' goes before a single event type" if negated else _GROUPS[operator]
+            raise self.fail(f"{'!' * negated}{operator}(…) as a pattern is not supported yet", _start(item), hint)
         for part in _trees(inner):
             nested = part.children[-1]
             assert isinstance(nested, Tree)
             if nested.data == "group":
                 group = _token(nested).upper()
-                raise self.fail(f"{group}(…) inside SEQ(…) is not supported yet", _start(part), _NESTED)
+                raise self.fail(f"{group}(…) inside SEQ(…) is not supported yet", _start(part), _GROUPS[group])
             yield self.step(part)
 
     def step(self, item: Node) -> Step:
-        single = item.children[-1]
+        sign, single = item.children[0], item.children[-1]
         assert isinstance(single, Tree)
+        if isinstance(sign, Token) and sign.type == "NOT":
+            raise self.fail("a component that must not occur is marked with '!'", _at(sign), "like !Counter c")
         tokens = [t for t in single.children if isinstance(t, Token)]
         plus = next((t for t in tokens if t.type == "PLUS"), None)
         if plus is not None:
@@ -306,9 +306,10 @@ class _Reader:
             label = argument.children[0] if len(argument.children) > 1 else None
             key = str(label).lower() if label is not None else allowed[number] if number < len(allowed) else None
             if key is None or key not in allowed:
-                what = f"has no option {str(label)!r}" if label is not None else "takes fewer options"
-                hint = f"allowed are {options(allowed)}" if allowed else f"write {name} alone"
-                raise self.fail(f"{name} {what}", _start(argument), hint)
+                most = f"takes at most {len(allowed)} options" if allowed else "takes no options"
+                problem = most if label is None else f"has no option {str(label)!r}"
+                hint = f"its options: {', '.join(allowed)}" if allowed else f"write {name} alone"
+                raise self.fail(f"{name} {problem}", _start(argument), hint)
             if key in given:
                 raise self.fail(f"{key} is given twice", _start(argument), "give it once")
             length = argument.children[-1]

@@ -10,6 +10,7 @@ only pass on, ``null`` for the constant, ``any`` where no schema is known. The r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
@@ -154,14 +155,27 @@ def check(plan: Plan, stream: Stream, schema: pa.Schema | None, text: str | None
 
     Raises QueryError for unknown columns and for operations that make no sense, such as comparing text with a number.
     """
-    checker = _Checker(stream, schema, text)
-    for name in plan.key:
-        checker.key(name)
     groups = [*(c.filter for c in plan.components), *(n.conjuncts for n in plan.negations), plan.conjuncts]
-    for conjunct in (c for group in groups for c in group):
-        checker.condition(conjunct, "WHERE")
-    for _, expr in plan.returns:
-        checker.kind(expr)
+    conditions = [conjunct for group in groups for conjunct in group]
+    check_clauses(plan.key, conditions, [expr for _, expr in plan.returns], stream, schema, text)
+
+
+def check_clauses(
+    key: Iterable[str],
+    conditions: Iterable[Expr],
+    values: Iterable[Expr],
+    stream: Stream,
+    schema: pa.Schema | None,
+    text: str | None,
+) -> None:
+    """What :func:`check` does, for a query that is no plan yet: ``[…]``, the conjuncts of WHERE, and RETURN."""
+    checker = _Checker(stream, schema, text)
+    for name in key:
+        checker.key(name)
+    for condition in conditions:
+        checker.condition(condition, "WHERE")
+    for value in values:
+        checker.kind(value)
 
 
 def result_type(expr: Expr, stream: Stream, schema: pa.Schema) -> pa.DataType:
@@ -336,6 +350,8 @@ class _Checker:
     def advice(self, expr: Expr, left: Kind, right: Kind) -> str:
         if {left, right} == {"text", "time"}:
             return ": a constant time is written TIMESTAMP '2013-01-01 10:00'"
+        if {left, right} == {"time", "duration"}:
+            return ": a difference of two times is a duration"
         if "text" in (left, right) and any(
             isinstance(child, Literal) and isinstance(child.value, str) for child in (expr, *children(expr))
         ):

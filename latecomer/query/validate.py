@@ -12,16 +12,19 @@ from difflib import get_close_matches
 
 from latecomer.consistency.levels import CHOICES, Level
 from latecomer.errors import QueryError, options
-from latecomer.query.expressions import Attribute, Expr, attributes, variables
+from latecomer.query.expressions import Attribute, Expr, attributes, children, variables
 from latecomer.query.plan import Component, Negation, Plan
 from latecomer.query.syntax import DEFAULT_STRATEGY, Draft, Returned
-from latecomer.query.types import check as check_types
+from latecomer.query.types import check_clauses
 from latecomer.query.unparse import write_plan
 from latecomer.stream import Stream
 from latecomer.units import Duration
 
 #: Columns that every change has; a RETURN field may not take their names.
 OUTPUT_COLUMNS = ("op", "query", "match_id", "events", "first_ts", "last_ts")
+
+#: How many levels of operators an expression may have.
+DEEPEST = 100
 
 #: Strategies that the field knows and that are not built yet.
 OTHER_STRATEGIES = ("skip-till-next-match", "strict-contiguity", "partition-contiguity")
@@ -46,6 +49,8 @@ def validate(draft: Draft, *, name: str, level: Level | None, text: str | None) 
             counted[negative].append(conjunct)
         else:
             conjuncts.append(conjunct)
+    returns = check.returns()
+    check_clauses(draft.key, draft.conjuncts, [expr for _, expr in returns], Stream(), None, text)
     components = [replace(c, filter=tuple(filters[c.var])) for c in components]
     plan = Plan(
         name=name,
@@ -54,12 +59,11 @@ def validate(draft: Draft, *, name: str, level: Level | None, text: str | None) 
         key=tuple(dict.fromkeys(draft.key)),
         conjuncts=tuple(conjuncts),
         window=check.window(sum(not c.negated for c in components)),
-        returns=tuple(check.returns()),
+        returns=tuple(returns),
         strategy=check.strategy(),
         level=check.level(level),
         text="",
     )
-    check_types(plan, Stream(), None, text)
     return replace(plan, text=write_plan(plan))
 
 
@@ -117,8 +121,22 @@ class _Check:
             found.append(Component(index, step.type, var, step.negated))
         return found
 
+    def shallow(self, expr: Expr) -> None:
+        """Everything that walks expressions does so by recursion, here and in the engine."""
+        level, depth = [expr], 0
+        while level:
+            depth += 1
+            if depth > DEEPEST:
+                raise self.fail(
+                    f"an expression is nested too deeply: {DEEPEST} levels are allowed",
+                    expr.position,
+                    "use fewer parentheses and shorter sums, or IN with a list",
+                )
+            level = [child for parent in level for child in children(parent)]
+
     def named(self, expr: Expr) -> frozenset[str]:
         """The variables in ``expr``, all of them declared."""
+        self.shallow(expr)
         for attribute in attributes(expr):
             if attribute.var not in self.negated:
                 raise self.unknown(attribute)
@@ -127,10 +145,10 @@ class _Check:
     def unknown(self, attribute: Attribute) -> QueryError:
         near = get_close_matches(attribute.var, self.negated, 1)
         guess = f" — did you mean {near[0]!r}?" if near else ""
-        declared = ", ".join(self.negated) or "nothing: a variable follows its type, like SEQ(Shelf s, …)"
-        return self.fail(
-            f"unknown variable {attribute.var!r}{guess}", attribute.position, f"declared in PATTERN: {declared}"
-        )
+        declared = f"declared in PATTERN: {', '.join(self.negated)}"
+        if not self.negated:
+            declared = "PATTERN declares none: a variable follows its type, like SEQ(Shelf s, …)"
+        return self.fail(f"unknown variable {attribute.var!r}{guess}", attribute.position, declared)
 
     def single_negative(self, conjunct: Expr, negatives: frozenset[str]) -> str | None:
         if len(negatives) < 2:
