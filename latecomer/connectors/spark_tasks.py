@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from latecomer.connectors.versions import VersionStore
 from latecomer.consistency.clock import BEGINNING
-from latecomer.runtime import Runtime
+from latecomer.runtime import Output, Runtime
 from latecomer.runtime.batches import OTHER, PUNCTUATION, Intake, fix_schema, to_arrow
 from latecomer.stream import Stream
 
@@ -159,25 +159,30 @@ class Detect:
     def _bucket(self, bucket: int, cells: pa.Table) -> Iterator[pa.RecordBatch]:
         name = self.files.get(bucket)
         runtime = Runtime.restore(self.fresh if name is None else self.store.get(name))
-        outputs = []
+        seq = 0
+        for output in self._outputs(runtime, cells):
+            for kind, found in (("changes", output.changes), ("late", output.late)):
+                for start in range(0, found.num_rows, _ROWS_PER_RESULT):
+                    yield _result(bucket, seq, kind, pack(found.slice(start, _ROWS_PER_RESULT)))
+                    seq += 1
+        for kind, found in (("changes", output.changes), ("late", output.late)):
+            yield _result(
+                bucket, seq, kind, pack(found.slice(0, 0))
+            )  # tells the columns, whether or not there are rows
+        file = self.store.put(self.batch, bucket, runtime.snapshot())
+        report = {"file": file, "clock": runtime.clock}
+        yield _result(bucket, seq, "state", json.dumps(report).encode())
+
+    def _outputs(self, runtime: Runtime, cells: pa.Table) -> Iterator[Output]:
+        """What the engine says to the bucket's rows, piece by piece, so that a batch with very many matches fits "
+        "memory."""
         rows, clock = unpack_cells(cells, self.arrival)
         if rows is not None:
-            clocks = np.asarray(rows[CLOCK].to_numpy()) if self.follow else None
-            outputs.append(runtime.process(rows.drop_columns([CLOCK]), clocks=clocks))
-        if clock is not None and self.follow:
-            outputs.append(runtime.observe(clock))
+            clocks = rows[CLOCK].to_numpy() if self.follow else None
+            yield from runtime.stream_pieces(rows.drop_columns([CLOCK]), clocks=clocks)
+        yield runtime.observe(NO_CLOCK if clock is None or not self.follow else clock)
         if self.finish:
-            outputs.append(runtime.finish())
-        seq = 0
-        for kind in ("changes", "late"):
-            for output in outputs:
-                rows_out: pa.Table = getattr(output, kind)
-                for start in range(0, max(rows_out.num_rows, 1), _ROWS_PER_RESULT):  # an empty one tells its columns
-                    yield _result(bucket, seq, kind, pack(rows_out.slice(start, _ROWS_PER_RESULT)))
-                    seq += 1
-        file = self.store.put(self.batch, bucket, runtime.snapshot())
-        report = {"file": file, "clock": runtime.clock, "rows": 0 if rows is None else rows.num_rows}
-        yield _result(bucket, seq, "state", json.dumps(report).encode())
+            yield runtime.finish()
 
 
 def unpack_cells(cells: pa.Table, arrival: str | None) -> tuple[pa.Table | None, int | None]:
