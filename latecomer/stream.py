@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -18,15 +18,16 @@ class Stream:
 
     Args:
         type: column with the event's type (text).
-        ts: column with the event's time: integers in ``unit``, or Arrow timestamps (then ``unit`` follows from the column).
+        ts: column with the event's time: integers in ``unit``, or Arrow timestamps (then ``unit`` follows from the
+            column).
         id: column with the event's identity. Without one, events are numbered in order of arrival, which is
             only repeatable when the whole stream is replayed from its start.
         source: column with the name of the sender; late events are counted per source.
-        unit: one of ``ns us ms s min h d``; the unit of integer times and of plain numbers given as durations. For a column
-            of Arrow timestamps it may be coarser or finer than the column's own and defaults to that.
+        unit: one of ``ns us ms s min h d``; the unit of integer times and of plain numbers given as durations. For a
+            column of Arrow timestamps it may be coarser or finer than the column's own and defaults to that.
         clock: ``"stream"``: one clock, the largest event time seen. ``"source"``: the least of the sources' own clocks.
-        punctuation: the type of rows that are punctuation: their ``ts`` is the bound, column ``of`` names the event type they
-            speak of (null: all), ``source`` limits them to one source (null: all).
+        punctuation: the type of rows that are punctuation: their ``ts`` is the bound, column ``of`` names the event
+            type that they speak of (null: all), ``source`` limits them to one source (null: all).
         of: name of that column.
         sources: names of the sources, where they are known beforehand.
         schema: Arrow types of the attributes, where they are known beforehand; else the first batch fixes them.
@@ -43,7 +44,7 @@ class Stream:
     punctuation: str | None = None
     of: str = "of"
     sources: Sequence[str] | None = None
-    schema: pa.Schema | Mapping[str, Any] | None = field(default=None)
+    schema: pa.Schema | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.unit is not None:
@@ -54,11 +55,16 @@ class Stream:
             raise ConfigError("clock='source' needs the column that names the source: Stream(source='device', …)")
         named = [c for c in (self.type, self.ts, self.id, self.source) if c is not None]
         if len(set(named)) != len(named):
-            raise ConfigError(f"one column is named for two purposes: type, ts, id and source must differ, given {named}")
-        if self.schema is not None and not isinstance(self.schema, pa.Schema):
-            object.__setattr__(self, "schema", pa.schema([(k, v) for k, v in self.schema.items()]))
+            raise ConfigError(f"one column has two purposes: type, ts, id and source must differ, given {named}")
+        object.__setattr__(self, "schema", self.declared)
         if self.sources is not None:
             object.__setattr__(self, "sources", tuple(self.sources))
+
+    @property
+    def declared(self) -> pa.Schema | None:
+        """The declared columns as an Arrow schema."""
+        schema = self.schema
+        return schema if schema is None or isinstance(schema, pa.Schema) else pa.schema(list(schema.items()))
 
     def unit_for(self, column: pa.DataType) -> str:
         """The unit of time for a time column of this Arrow type; raises ConfigError when it cannot be told."""

@@ -120,7 +120,7 @@ def _parse(text: str) -> Fraction:
     while at < len(text):
         part = _PART.match(text, at)
         if part is None:
-            raise ConfigError(f"{text!r} is not a duration: write a number and a unit, like '5 minutes' or '1 h 30 min'")
+            raise ConfigError(f"{text!r} is not a duration: write numbers and units, like '5 minutes' or '1 h 30 min'")
         total += Fraction(part[1]) * UNITS[canonical_unit(part[2])]
         at = part.end()
     if not text.strip():

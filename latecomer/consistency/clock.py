@@ -1,9 +1,9 @@
 """Clocks: how far a stream's event time has come, event by event.
 
-Rules (design §3): the clock is the largest event time seen, or, with a clock per source, the least of the sources' own largest
-times. It never moves back. It is a *running* value: an event is judged by the clock at its own arrival, so no answer depends on
-how the stream is cut into batches. Declared sources that have not spoken hold a clock per source at its start; undeclared
-ones join at the present clock.
+Rules (design §3): the clock is the largest event time seen, or, with a clock per source, the least of the sources'
+own largest times. It never moves back. It is a *running* value: an event is judged by the clock at its own arrival,
+so no answer depends on how the stream is cut into batches. Declared sources that have not spoken hold a clock per
+source at its start; undeclared ones join at the present clock.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
 
-#: Event times lie within ``-FAR .. FAR`` and durations within ``LONGEST``, so that sums of them fit 64 bits; BEGINNING and END lie beyond
-#: all of that and stand for "not begun" and "complete".
+#: Event times lie within ``-FAR .. FAR`` and durations within ``LONGEST``, so that sums of them fit 64 bits;
+#: BEGINNING and END lie beyond all of that and stand for "not begun" and "complete".
 FAR = 2**62
 LONGEST = 2**59
 BEGINNING = -(2**62 + 2**61)
@@ -105,8 +105,8 @@ class SourceClock:
     def _observe_known(self, ts: I64, sources: I64) -> I64:
         """The running minimum of the sources' running maxima, without a loop.
 
-        Think of each source's history as steps (value, position of its next event). The minimum after position p is the least
-        value among the steps whose next event is still to come after p.
+        Think of each source's history as steps (value, position of its next event). The minimum after position p is
+        the least value among the steps whose next event is still to come after p.
         """
         n, known = len(ts), len(self.sources)
         who = np.concatenate((np.arange(known), sources))
@@ -115,7 +115,9 @@ class SourceClock:
         order = np.lexsort((when, who))
         who, when, what = who[order], when[order], what[order]
         values, rank = np.unique(what, return_inverse=True)
-        own = values[np.maximum.accumulate(who * len(values) + rank) - who * len(values)]  # running maximum within a source
+        own = values[
+            np.maximum.accumulate(who * len(values) + rank) - who * len(values)
+        ]  # running maximum within a source
         last = np.append(who[1:] != who[:-1], True)
         self.sources = own[last]
         following = np.where(last, n, np.append(when[1:], n))

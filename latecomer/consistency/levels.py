@@ -1,7 +1,8 @@
-"""The three consistency levels, as a user holds them: small frozen configurations, no behaviour but to print themselves.
+"""The three consistency levels, as a user holds them: small frozen configurations, no behaviour but to print
+themselves.
 
-What a level *does* is in ``policy.py``; design in one line: a level is when events enter, when matches leave, and how long
-state is kept.
+What a level *does* is in ``policy.py``; design in one line: a level is when events enter, when matches leave, and how
+long state is kept.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Aggressive:
 
     Args:
         max_delay: how far behind the clock an event may come; later ones go to the late output (``after_max_delay``).
-        patience: how long a match with negation waits before it leaves: fewer answers are taken back, each a little later.
+        patience: how long a match with negation waits before it leaves: fewer answers are taken back, each a little
+            later.
 
     >>> str(Aggressive(max_delay="5 minutes"))
     'aggressive(max_delay = 5 min)'

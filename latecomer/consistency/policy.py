@@ -1,13 +1,15 @@
-"""Policies: what each level does, as pure functions of clock and promises. The engine between the two ends is the same for all.
+"""Policies: what each level does, as pure functions of clock and promises. The engine between the two ends is the
+same for all.
 
 | level | late when | enters | horizon | useless below |
 |---|---|---|---|---|
 | K-slack | ``ts < clock - k`` | at ``ts <= clock - k``, sorted | ``clock - k - 1`` | ``clock - k - W`` |
 | conservative | ``ts <= bound of its type`` | at once | bound of the negative's type | least bound ``- W`` |
-| aggressive | ``ts < clock - max_delay`` | at once | ``clock - patience - 1`` | ``clock - max(max_delay, patience) - W`` |
+| aggressive | ``ts < clock - max_delay`` | at once | ``clock - patience - 1`` | ``clock - max(max_delay, patience) -
+W`` |
 
-Why the last column is right: an event that still may enter has a time at or above the level's limit, whatever it can meet lies within
-W of it, and a match that still waits began at or above the floor.
+Why the last column is right: an event that still may enter has a time at or above the level's limit, whatever it can
+meet lies within W of it, and a match that still waits began at or above the floor.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from latecomer.consistency.clock import BEGINNING, END, LONGEST, I64
+from latecomer.consistency.clock import BEGINNING, END, I64, LONGEST
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack, Level
 from latecomer.errors import ConfigError
 from latecomer.units import Duration
@@ -24,10 +26,25 @@ from latecomer.units import Duration
 class Policy(Protocol):
     """A level bound to a stream's unit."""
 
-    reason: str  #: what the late output says
-    final: bool  #: never takes an answer back
-    ordered: bool  #: events enter in order of time
-    proves: bool  #: judges by punctuation rather than by the clock
+    @property
+    def reason(self) -> str:
+        """What the late output says."""
+        ...
+
+    @property
+    def final(self) -> bool:
+        """Whether it never takes an answer back."""
+        ...
+
+    @property
+    def ordered(self) -> bool:
+        """Whether events enter in order of time, through a sort buffer."""
+        ...
+
+    @property
+    def proves(self) -> bool:
+        """Whether punctuation rather than the clock decides."""
+        ...
 
     def limit(self, clock: I64, bound: I64) -> I64:
         """The least time that keeps the promise: an event below it is late by the difference."""
@@ -137,5 +154,7 @@ def whole_units(duration: Duration, unit: str) -> int:
     """A duration in whole units, checked to leave room for sums of times."""
     units = duration.units(unit)
     if units > LONGEST:
-        raise ConfigError(f"{duration} is {units} {unit}: at most {LONGEST} are allowed; choose a coarser Stream(unit=…)")
+        raise ConfigError(
+            f"{duration} is {units} {unit}: at most {LONGEST} are allowed; choose a coarser Stream(unit=…)"
+        )
     return units

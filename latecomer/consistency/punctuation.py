@@ -1,8 +1,10 @@
-"""Punctuation (partial order guarantees): ``<type, ts>`` says that no event of the type with time ``<= ts`` will arrive any more.
+"""Punctuation (partial order guarantees): ``<type, ts>`` says that no event of the type with time ``<= ts`` will
+arrive any more.
 
-Rules (Liu 2012, §3.6.1, in the "none at or below" reading): keep the largest bound per type; punctuation may be late, repeated or
-lost, never taken back. Punctuation for one source binds that source alone; the type's bound follows once *every* known source has
-promised as much. Like clocks, bounds are running values: what counts for an event is the bound at its arrival.
+Rules (Liu 2012, §3.6.1, in the "none at or below" reading): keep the largest bound per type; punctuation may be late,
+repeated or lost, never taken back. Punctuation for one source binds that source alone; the type's bound follows once
+*every* known source has promised as much. Like clocks, bounds are running values: what counts for an event is the
+bound at its arrival.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ import numpy as np
 
 from latecomer.consistency.clock import BEGINNING, I64
 
-
 #: In columns of punctuation: any type, or any source.
 ANY = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Punctuation:
-    """n promises of a batch, in order: at ``position`` in the batch, no event of ``type`` (or ANY) from ``source`` (or ANY) with
-    time ``<= ts`` will follow. Types and sources are numbers; ``known`` is the number of sources known at that position.
+    """n promises of a batch, in order: at ``position`` in the batch, no event of ``type`` (or ANY) from ``source``
+    (or ANY) with time ``<= ts`` will follow. Types and sources are numbers; ``known`` is the number of sources known
+    at that position.
     """
 
     position: I64
@@ -73,7 +75,8 @@ class Bounds:
             self._whole[kind] = bounds[-1]
 
     def _apply_each(self, rows: Punctuation, history: History) -> None:
-        """One promise after the other: a source's own may raise the type's bound, once every known source has spoken."""
+        """One promise after the other: a source's own may raise the type's bound, once every known source has
+        spoken."""
         steps: dict[int, list[tuple[int, int]]] = {}
         for position, named, ts, source, known in rows.each():
             self._know(max(known, source + 1))

@@ -61,8 +61,10 @@ def write_duration(value: Duration) -> str:
     """
     if value.plain:
         return _decimal(value.amount)
-    short = str(value)
-    return short if Duration.of(short) == value else f"{_decimal(value.amount)} ns"
+    if value.amount.denominator == 1:
+        return str(value)
+    # str(value) rounds what is no whole number of nanoseconds.
+    return f"{_decimal(value.amount)} ns"
 
 
 def read_duration(parts: list[tuple[str, str]]) -> Duration:

@@ -1,8 +1,9 @@
 """Batches: whatever users hand over, as Arrow columns of one fixed schema, with each row's fate so far.
 
-Rules (design §6): a batch with a missing or wrongly typed column is refused whole, by name, before anything is processed; a *row*
-that cannot be used (null type, time or id, a value that does not fit) is malformed and goes to the late output; the others go on.
-The first batch fixes the schema, unless the stream declares it; a column that was all null so far may still find its type.
+Rules (design §6): a batch with a missing or wrongly typed column is refused whole, by name, before anything is
+processed; a *row* that cannot be used (null type, time or id, a value that does not fit) is malformed and goes to the
+late output; the others go on. The first batch fixes the schema, unless the stream declares it; a column that was all
+null so far may still find its type.
 """
 
 from __future__ import annotations
@@ -58,11 +59,15 @@ def to_arrow(given: Any, known: pa.Schema | None) -> tuple[pa.RecordBatch, dict[
         return _one_batch(pa.Table.from_pandas(given, preserve_index=False)), {}
     if hasattr(given, "__arrow_c_stream__"):
         return _one_batch(pa.table(given)), {}
-    if isinstance(given, Sequence) and not isinstance(given, (str, bytes)) and all(isinstance(r, Mapping) for r in given):
+    if (
+        isinstance(given, Sequence)
+        and not isinstance(given, (str, bytes))
+        and all(isinstance(r, Mapping) for r in given)
+    ):
         return _from_dicts(given, known)
     raise SchemaError(
-        f"cannot read events from {type(given).__name__}: give an Arrow table or record batch, a pandas or Polars data frame, "
-        "or a list of dicts"
+        f"cannot read events from {type(given).__name__}: give an Arrow table or record batch, a pandas or Polars "
+        "data frame, or a list of dicts"
     )
 
 
@@ -260,13 +265,15 @@ def fix_schema(stream: Stream, given: pa.Schema, needed: Iterable[str], by_row: 
 
     ``needed`` are the attributes that queries name. ``by_row``: events came as dicts, where a missing key is a null.
     """
-    declared = stream.schema
+    declared = stream.declared
     fields = {f.name: plain_type(f.type) for f in given}
     if declared is not None:
         fields |= {f.name: plain_type(f.type) for f in declared}
     for purpose, name in (("type", stream.type), ("ts", stream.ts), ("id", stream.id), ("source", stream.source)):
         if name is not None and name not in fields:
-            raise SchemaError(f"no column {name!r}, which Stream({purpose}={name!r}) names: the batch has {_list(given.names)}")
+            raise SchemaError(
+                f"no column {name!r}, which Stream({purpose}={name!r}) names: the batch has {_list(given.names)}"
+            )
     for name in sorted(needed):
         if name not in fields:
             if not by_row:
@@ -279,7 +286,9 @@ def fix_schema(stream: Stream, given: pa.Schema, needed: Iterable[str], by_row: 
     if stream.punctuation is not None:
         fields.setdefault(stream.of, pa.string())
         if not (pa.types.is_string(fields[stream.of]) or pa.types.is_null(fields[stream.of])):
-            raise SchemaError(f"column {stream.of!r} holds {fields[stream.of]}: the event type that punctuation speaks of must be text")
+            raise SchemaError(
+                f"column {stream.of!r} holds {fields[stream.of]}: punctuation names an event type, as text"
+            )
         fields[stream.of] = pa.string()
     return pa.schema(list(fields.items()))
 

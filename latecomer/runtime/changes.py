@@ -1,7 +1,8 @@
 """Changes: how matches become rows of the output table.
 
-A match's id is a stable 128-bit hash of the query's name and the constituents' ids in pattern order, written as 32 hex digits: the
-same match has the same id on every run, machine and batch split, so that every sink can be idempotent.
+A match's id is a stable 128-bit hash of the query's name and the constituents' ids in pattern order, written as 32
+hex digits: the same match has the same id on every run, machine and batch split, so that every sink can be
+idempotent.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from latecomer.errors import ConfigError
 from latecomer.query.plan import Plan
 from latecomer.query.types import result_type
 from latecomer.runtime.evaluate import Times, compile_value
+from latecomer.runtime.lane import Delta
 from latecomer.runtime.pattern import Pattern, Tester
-from latecomer.runtime.rows import Rows
+from latecomer.runtime.rows import joined
 from latecomer.storage.hashing import U64, combine, hash_column
 from latecomer.storage.log import EventLog
 from latecomer.stream import Stream
 
 
-def change_schema(plans: Sequence[Plan], stream: Stream, schema: pa.Schema, id_type: pa.DataType, ts_type: pa.DataType) -> pa.Schema:
+def change_schema(
+    plans: Sequence[Plan], stream: Stream, schema: pa.Schema, id_type: pa.DataType, ts_type: pa.DataType
+) -> pa.Schema:
     """The columns of the output for these queries: the fixed ones, then the union of their RETURN fields.
 
     Raises ConfigError when two queries return a field of one name with different types.
@@ -60,8 +64,9 @@ class ChangeWriter:
             alias: compile_value(expr, times, schema.field(alias).type) for alias, expr in pattern.plan.returns
         }
 
-    def write(self, rows: Rows, insert: bool) -> pa.RecordBatch:
-        """One row for each match."""
+    def write(self, deltas: Sequence[Delta]) -> pa.RecordBatch:
+        """One row for each match, in the order of the deltas."""
+        rows = joined([d.rows for d in deltas])
         n = len(rows)
         positives = self._pattern.positives
         refs = np.stack([rows.ref(i) for i in positives], axis=1).ravel()
@@ -69,7 +74,7 @@ class ChangeWriter:
         events = self._schema.field("events").type
         offsets = np.arange(0, (n + 1) * len(positives), len(positives), dtype=np.int32)
         columns: dict[str, pa.Array] = {
-            "op": pa.repeat("insert" if insert else "delete", n),
+            "op": pa.concat_arrays([pa.repeat("insert" if d.insert else "delete", len(d.rows)) for d in deltas]),
             "query": pa.repeat(self._pattern.plan.name, n),
             "match_id": self._match_ids(ids, n),
             "events": pa.ListArray.from_arrays(pa.array(offsets), _as(ids, events.value_type)),

@@ -1,7 +1,8 @@
 """Duplicates: the same id twice within the retained horizon counts once, the first to arrive.
 
-An id is remembered while its event's time is at or above the *floor*: the time below which nothing can change an answer any more. The
-floor at an event's own arrival decides, so that the verdict does not depend on batches. Hashes propose, real ids decide.
+An id is remembered while its event's time is at or above the *floor*: the time below which nothing can change an
+answer any more. The floor at an event's own arrival decides, so that the verdict does not depend on batches. Hashes
+propose, real ids decide.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def find_duplicates(
 ) -> tuple[Bools, Bools]:
     """Masks over a batch's n events: which repeat an earlier event, and which of those say something else than it did.
 
-    Whoever is first, in the log or in this batch, is the owner of an id; once it falls below the floor the next one takes over.
+    Whoever is first, in the log or in this batch, is the owner of an id; once it falls below the floor the next one
+    takes over.
     """
     n = len(hashes)
     repeats, conflicts = np.zeros(n, bool), np.zeros(n, bool)
@@ -47,7 +49,8 @@ def find_duplicates(
 def _within_batch(
     hashes: U64, ids: pa.Array, ts: I64, content: U64, floor_at: FloorAt, repeats: Bools, conflicts: Bools
 ) -> None:
-    """Mark repeats of events that are new in this batch. Loops over events that share a hash with another new one only."""
+    """Mark repeats of events that are new in this batch. Loops over events that share a hash with another new one
+    only."""
     new = np.flatnonzero(~repeats)
     order = new[hashes[new].argsort(kind="stable")]
     equal = hashes[order][1:] == hashes[order][:-1]

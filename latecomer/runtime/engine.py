@@ -1,7 +1,7 @@
 """The engine: all state of a runtime once the schema is known, and the road of a batch through it.
 
-A batch goes through: intake (columns, malformed rows) -> clock and promises, event by event -> duplicates -> the event log -> each
-lane. A pure state machine: batches, promises and clock values in; tables out.
+A batch goes through: intake (columns, malformed rows) -> clock and promises, event by event -> duplicates -> the
+event log -> each lane. A pure state machine: batches, promises and clock values in; tables out.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from latecomer.runtime.batches import MALFORMED, OTHER, PUNCTUATION, Batch, Inta
 from latecomer.runtime.changes import ChangeWriter, change_schema
 from latecomer.runtime.duplicates import find_duplicates
 from latecomer.runtime.evaluate import Times, compile_truth
-from latecomer.runtime.lane import Lane
+from latecomer.runtime.lane import Delta, Lane
 from latecomer.runtime.late import LateWriter
 from latecomer.runtime.pattern import Pattern, Tester
+from latecomer.runtime.rows import PIECE
 from latecomer.runtime.selection import Selector
 from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64, combine, hash_column
@@ -95,13 +96,16 @@ class Engine:
         ]
         self._late = LateWriter(stream, self.intake.schema, id_name, self.intake.ts_type)
         self.late_schema = self._late.schema
-        self._per_source = stream.clock == "source" or stream.punctuation is not None
+        self.no_changes = self.change_schema.empty_table()
+        self.no_late = self.late_schema.empty_table()
+        proves = any(policy.proves for policy in policies)  # then a promise of a single source may come at any time
+        self._per_source = stream.source is not None and (stream.clock == "source" or proves)
 
     # --- the road of a batch -----------------------------------------------------------------------------------------
 
     def process(self, given: pa.RecordBatch, details: dict[int, str], clocks: I64 | None) -> Iterator[Piece]:
-        """Take in one batch; the pieces must be consumed to the end. ``clocks``: the stream's clock at each row, where it is
-        known from elsewhere.
+        """Take in one batch; the pieces must be consumed to the end. ``clocks``: the stream's clock at each row,
+        where it is known from elsewhere.
         """
         batch = self.intake.read(given, details)
         self.counters["rows"] += len(batch)
@@ -145,7 +149,8 @@ class Engine:
             yield False, self._late.write(batch, rows, "malformed", detail=lambda row: batch.details.get(row, ""))
 
     def _source_numbers(self, batch: Batch, is_event: Bools) -> tuple[I64, I64]:
-        """Each row's source as a number (ANY where that does not matter), and how many sources are known at each row."""
+        """Each row's source as a number (ANY where that does not matter), and how many sources are known at each
+        row."""
         n = len(batch)
         if not self._per_source or self.stream.source is None:
             return np.full(n, ANY), np.zeros(n, np.int64)
@@ -222,8 +227,11 @@ class Engine:
             told = rows[conflicts]
             if len(told):
                 self.counters["conflicts"] += len(told)
-                yield False, self._late.write(
-                    batch, told, "duplicate", detail=lambda _: "conflicts with the first event of this id"
+                yield (
+                    False,
+                    self._late.write(
+                        batch, told, "duplicate", detail=lambda _: "conflicts with the first event of this id"
+                    ),
                 )
         return ~repeats
 
@@ -237,7 +245,9 @@ class Engine:
                 if keep is not None:
                     floor = clock - keep
                 else:
-                    floor = np.maximum(np.minimum.reduce([least[t] for t in query.types]) - query.pattern.window, BEGINNING)
+                    floor = np.maximum(
+                        np.minimum.reduce([least[t] for t in query.types]) - query.pattern.window, BEGINNING
+                    )
                 result = np.minimum(result, floor)
         return result
 
@@ -265,10 +275,17 @@ class Engine:
         self, lane: Lane, selector: Selector | None, accepted: Any, refs: I64, ts: I64, clock: int | None = None
     ) -> Iterator[Piece]:
         now = self.clock.value if clock is None else clock
+        held: list[Delta] = []  # deltas of one query, written together: a table for each would cost more than its rows
+        size = 0
         for delta in lane.step(selector, accepted, refs, ts, now, self.bounds):
-            name = self.plans[delta.query].name
-            self.counters[name, "insert" if delta.insert else "delete"] += len(delta.rows)
-            yield True, self._changes[delta.query].write(delta.rows, delta.insert)
+            self.counters[self.plans[delta.query].name, "insert" if delta.insert else "delete"] += len(delta.rows)
+            if held and (held[0].query != delta.query or size + len(delta.rows) > PIECE):
+                yield True, self._changes[held[0].query].write(held)
+                held, size = [], 0
+            held.append(delta)
+            size += len(delta.rows)
+        if held:
+            yield True, self._changes[held[0].query].write(held)
 
     def _purge(self) -> None:
         floor = min(lane.floor(self.clock.value, self.bounds) for lane in self.lanes)

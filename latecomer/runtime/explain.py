@@ -18,9 +18,10 @@ SAMPLE = 10
 def explain(plans: Sequence[Plan], engine: Engine | None, counters: Mapping[str, Any]) -> dict[str, Any]:
     """One entry per query, and the state that they share.
 
-    Keys: ``clock`` (units or None), ``unit``, ``events`` and ``bytes`` of state, ``counters``, ``bounds`` (punctuation by type), and
-    ``queries``: by name ``level``, ``window``, ``retention`` (units behind the clock, or None where punctuation decides),
-    ``retention_rule`` in words, ``held`` matches, ``buffered`` events, ``waiting``: a sample of held matches with what each waits for.
+    Keys: ``clock`` (units or None), ``unit``, ``events`` and ``bytes`` of state, ``counters``, ``bounds``
+    (punctuation by type), and ``queries``: by name ``level``, ``window``, ``retention`` (units behind the clock, or
+    None where punctuation decides), ``retention_rule`` in words, ``held`` matches, ``buffered`` events, ``waiting``:
+    a sample of held matches with what each waits for.
     """
     if engine is None:
         return {
@@ -53,7 +54,9 @@ def _query(engine: Engine, lane: Lane, query: QueryState) -> dict[str, Any]:
     plan, window = query.pattern.plan, query.pattern.window
     retention = lane.policy.retention(window)
     if retention is None:
-        rule = f"until punctuation for {', '.join(plan.types)} has passed an event by the window ({window} {engine.unit})"
+        rule = (
+            f"until punctuation for {', '.join(plan.types)} has passed an event by the window ({window} {engine.unit})"
+        )
     else:
         rule = f"{retention} {engine.unit} behind the clock: window {window} + what the level may still need"
     stores = {s: lane.stores[s] for s in query.pattern.selections()}

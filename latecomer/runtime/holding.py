@@ -1,7 +1,7 @@
 """When a match leaves: it waits until the horizon covers each of its negation scopes.
 
-Whether a match has left is a function of its times and of the horizons alone (``closed``), so a correction need not look for the match:
-if it had not left, it is still here and will be found dead when its turn comes.
+Whether a match has left is a function of its times and of the horizons alone (``closed``), so a correction need not
+look for the match: if it had not left, it is still here and will be found dead when its turn comes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Holding:
         return len(self._timeline)
 
     def ends(self, rows: Rows) -> list[I64]:
-        """For each negation the last time of its scope, per row; a scope that holds no whole time has ended before all time."""
+        """For each negation the last time of its scope, per row; a scope that holds no whole time has ended before
+        all time."""
         result = []
         for probe in self._pattern.probes:
             lo, hi = scope(rows, probe, self._pattern)

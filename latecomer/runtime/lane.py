@@ -1,7 +1,8 @@
 """A lane: the queries of one consistency level over one stream, and the stores that they share.
 
-Events are judged, admitted and purged by the level; so queries of one level hold each event once, while an event that is late for
-one level may be in time for another. Each step takes a batch's events through the same six moves, in this order:
+Events are judged, admitted and purged by the level; so queries of one level hold each event once, while an event that
+is late for one level may be in time for another. Each step takes a batch's events through the same six moves, in this
+order:
 
 1. judge: events that break the promise leave for the late output;
 2. admit: the others enter the stores' staging, at once or through a sort buffer;
@@ -65,7 +66,7 @@ class Lane:
         type_numbers: Mapping[str, int],
         layout: CodeLayout,
         log: EventLog,
-        tester: Mapping[int, Tester],
+        testers: Sequence[Tester],
     ) -> None:
         self.policy = policy
         self._log = log
@@ -74,17 +75,18 @@ class Lane:
         self.stores: dict[Selection, Store] = {s: Store(layout) for s in selections}
         self._buffers: dict[Selection, Timeline] = {s: Timeline(2) for s in selections} if policy.ordered else {}
         for query in self.queries:
-            query.matcher = SequenceMatcher(
-                query.pattern, self.stores.__getitem__, layout, log, tester[query.number]
-            )
+            query.matcher = SequenceMatcher(query.pattern, self.stores.__getitem__, layout, log, testers[query.number])
             query.holding = Holding(query.pattern, log)
         self.types = sorted({t for q in self.queries for t in q.types})
         self._users = {s: [q for q in self.queries if s in q.pattern.selections()] for s in selections}
 
     # --- the step ----------------------------------------------------------------------------------------------------
 
-    def step(self, selector: Selector | None, accepted: Any, refs: I64, ts: I64, clock: int, bounds: Bounds) -> Iterator[Delta]:
-        """Take in the events marked in ``accepted`` and move to ``clock`` and ``bounds``; the deltas must be consumed to the end."""
+    def step(
+        self, selector: Selector | None, accepted: Any, refs: I64, ts: I64, clock: int, bounds: Bounds
+    ) -> Iterator[Delta]:
+        """Take in the events marked in ``accepted`` and move to ``clock`` and ``bounds``; the deltas must be consumed
+        to the end."""
         if selector is not None:
             self._admit(selector, accepted, refs, ts)
         entry = self.policy.entry(clock)
@@ -182,4 +184,3 @@ class Lane:
         for query, saved, horizons in zip(self.queries, state["holding"], state["horizons"], strict=True):
             query.holding.load(saved)
             query.horizons = list(horizons)
-

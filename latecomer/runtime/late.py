@@ -1,7 +1,7 @@
 """The late output: events that broke a promise, and rows that could not be used, each with its reason.
 
-Nothing is dropped without a row here or a count. Ids of late rows are stable hashes of query, reason and content, so that they
-too can be written idempotently after a replay.
+Nothing is dropped without a row here or a count. Ids of late rows are stable hashes of query, reason and content, so
+that they too can be written idempotently after a replay.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Pattern: a plan bound to a schema. Which equalities may be hashed, in what order components are joined, what is tested when.
+"""Pattern: a plan bound to a schema. Which equalities may be hashed, in what order components are joined, what is
+tested when.
 
 Rules:
 * Equal values may be *proposed* by hashes; each link is verified on real values afterwards.
-* ``[attr]`` and conjuncts ``a.x = b.y`` over columns of one type make join keys, closed under transitivity among the positives of a
-  match and at most one negative: a negative only testifies about the candidates it is joined with.
+* ``[attr]`` and conjuncts ``a.x = b.y`` over columns of one type make join keys, closed under transitivity among the
+  positives of a match and at most one negative: a negative only testifies about the candidates it is joined with.
 * A test runs as soon as the components that it names are bound; a negation as soon as its scope is fixed.
 """
 
@@ -52,7 +53,8 @@ class Test:
 class Step:
     """Bind component ``index`` to events of ``selection`` that agree on ``links``.
 
-    ``carried``: the key of the whole pattern is the one to probe with, and rows carry its hash. ``tests`` and ``negations`` become decidable by this step.
+    ``carried``: the key of the whole pattern is the one to probe with, and rows carry its hash. ``tests`` and
+    ``negations`` become decidable by this step.
     """
 
     index: int
@@ -66,7 +68,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class JoinOrder:
-    """How to complete matches from a seed component, kept by the pattern's key: what the seed decides alone, then the steps."""
+    """How to complete matches from a seed component, kept by the pattern's key: what the seed decides alone, then the
+    steps."""
 
     seed: int
     selection: Selection
@@ -84,7 +87,8 @@ class Probe:
 
 
 class Pattern:
-    """The joins of one query. ``inserts`` holds one order for each positive; ``deletes`` and ``probes`` one for each negation."""
+    """The joins of one query. ``inserts`` holds one order for each positive; ``deletes`` and ``probes`` one for each
+    negation."""
 
     def __init__(self, plan: Plan, window: int, types: Mapping[str, pa.DataType], times: Times) -> None:
         self.plan, self.window, self._types, self._times = plan, window, types, times
@@ -132,7 +136,7 @@ class Pattern:
 
     def _hashable(self, left: Attribute, right: Attribute) -> bool:
         kinds = [pa.int64() if a.name == EVENT_TIME else self._types[a.name] for a in (left, right)]
-        return kinds[0] == kinds[1]
+        return bool(kinds[0] == kinds[1])
 
     def _links(self, index: int, bound: Iterable[int], classes: list[frozenset[Place]]) -> tuple[Link, ...]:
         """One link for each attribute of ``index`` that some bound component determines, the earliest bound first."""
@@ -148,13 +152,15 @@ class Pattern:
     # --- orders ------------------------------------------------------------------------------------------------------
 
     def _order(self, seed: int, negation: int | None) -> JoinOrder:
-        """Components in the order of most links, then nearest in the pattern: the tightest time range."""
+        """Components in the order of most links, then nearest in the pattern: the tightest time range; of two equally
+        near the later one, since most seeds are newer than all that is known and find nothing after them.
+        """
         classes = self._classes(negation)
         bound = [seed]
         left = [i for i in self.positives if i != seed]
         plain: list[tuple[int, tuple[int, ...], tuple[Link, ...]]] = []
         while left:
-            index = min(left, key=lambda i: (-len(self._links(i, bound, classes)), min(abs(i - b) for b in bound), i))
+            index = min(left, key=lambda i: (-len(self._links(i, bound, classes)), min(abs(i - b) for b in bound), -i))
             plain.append((index, tuple(bound), self._links(index, bound, classes)))
             bound.append(index)
             left.remove(index)
@@ -219,8 +225,8 @@ class Pattern:
 
 
 def time_range(rows: Rows, index: int, bound: Iterable[int], window: int) -> tuple[I64, I64]:
-    """The times that component ``index`` may have, both ends included: strictly between its bound neighbours and, at either end
-    of the pattern, within the window of the match (design §3).
+    """The times that component ``index`` may have, both ends included: strictly between its bound neighbours and, at
+    either end of the pattern, within the window of the match (design §3).
     """
     before = [b for b in bound if b < index]
     after = [b for b in bound if b > index]

@@ -16,8 +16,8 @@ PIECE = 1 << 18
 
 
 class Rows:
-    """n partial matches. ``refs[i]`` and ``ts[i]`` are arrays (n,) for a bound component i, else None; ``keys`` are the key
-    hashes that the whole pattern agrees on (all 0 without a key).
+    """n partial matches. ``refs[i]`` and ``ts[i]`` are arrays (n,) for a bound component i, else None; ``keys`` are
+    the key hashes that the whole pattern agrees on (all 0 without a key).
     """
 
     __slots__ = ("keys", "refs", "ts")
@@ -61,6 +61,23 @@ class Rows:
         extended = self.take(owner)
         extended.refs[index], extended.ts[index] = refs, ts
         return extended
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Several sets of rows that bind the same components, one after another."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+
+    def together(columns: Sequence[list[I64 | None]]) -> list[I64 | None]:
+        return [
+            None if columns[0][i] is None else np.concatenate([c[i] for c in columns if c[i] is not None])
+            for i in range(len(columns[0]))
+        ]
+
+    return Rows(
+        together([p.refs for p in parts]), together([p.ts for p in parts]), np.concatenate([p.keys for p in parts])
+    )
 
 
 def expand(hits: Sequence[Hits], rows: int, ordered: bool) -> Iterator[tuple[I64, I64]]:

@@ -1,7 +1,8 @@
 """Runtime: queries over one stream, in any Python process. The public face of the engine.
 
-The engine needs the types of columns, so it is built from the first batch (or at once, when the stream declares its schema). A
-snapshot holds everything that answers depend on: ``Runtime.restore`` needs nothing else and gives exactly the same future.
+The engine needs the types of columns, so it is built from the first batch (or at once, when the stream declares its
+schema). A snapshot holds everything that answers depend on: ``Runtime.restore`` needs nothing else and gives exactly
+the same future.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ _NO_LATE = pa.schema([("late_id", pa.string()), ("query", pa.string()), ("reason
 class Output:
     """What a call gives: ``changes`` to the matches, and ``late`` events, as Arrow tables.
 
-    ``changes``: columns ``op`` (insert or delete), ``query``, ``match_id``, ``events`` (ids of the constituents in pattern order),
-    ``first_ts``, ``last_ts``, then the RETURN fields of all queries (null where a query has no such field). ``late``:
-    ``late_id``, ``query`` (null where the reason is not a query's), ``id``, ``type``, ``ts``, ``source``, ``reason``, ``late_by`` (units),
-    ``detail``, then the event's attributes.
+    ``changes``: columns ``op`` (insert or delete), ``query``, ``match_id``, ``events`` (ids of the constituents in
+    pattern order), ``first_ts``, ``last_ts``, then the RETURN fields of all queries (null where a query has no such
+    field). ``late``: ``late_id``, ``query`` (null where the reason is not a query's), ``id``, ``type``, ``ts``,
+    ``source``, ``reason``, ``late_by`` (units), ``detail``, then the event's attributes.
     """
 
     changes: pa.Table
@@ -88,7 +89,7 @@ class Runtime:
         self._waiting: list[tuple[str | None, int, Any]] = []  # promises given before the first batch
         self._reached = BEGINNING
         self._finished = False
-        declared = stream.schema
+        declared = stream.declared
         if declared is not None and {stream.type, stream.ts} <= set(declared.names):
             self._build(fix_schema(stream, declared, self._attributes, by_row=False))
 
@@ -99,8 +100,8 @@ class Runtime:
 
         Args:
             batch: an Arrow table or record batch, a pandas or Polars data frame, or a list of dicts.
-            clocks: for each row the stream's clock as known from elsewhere (int64, in units): for runtimes that see only a
-                part of the stream.
+            clocks: for each row the stream's clock as known from elsewhere (int64, in units): for runtimes that see
+                only a part of the stream.
 
         Raises SchemaError, before anything is processed, when a column is missing or has the wrong type.
         """
@@ -112,7 +113,7 @@ class Runtime:
         The iterator must be consumed to its end before the next call.
         """
         self._open()
-        known = self._engine.intake.given if self._engine is not None else self.stream.schema
+        known = self._engine.intake.given if self._engine is not None else self.stream.declared
         given, details = to_arrow(batch, known)
         if not given.num_columns and not given.num_rows and self._engine is None:
             return iter(())
@@ -140,7 +141,8 @@ class Runtime:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def punctuate(self, ts: Any, type: str | None = None, source: Any = None) -> Output:
-        """Promise that no event of ``type`` (None: any) from ``source`` (None: any) with time ``<= ts`` will arrive any more.
+        """Promise that no event of ``type`` (None: any) from ``source`` (None: any) with time ``<= ts`` will arrive
+        any more.
 
         ``ts`` is in the stream's units, or a datetime where the time column holds timestamps.
         """
@@ -178,8 +180,8 @@ class Runtime:
 
     @property
     def counters(self) -> dict[str, Any]:
-        """Counts since the start: ``rows``, ``events``, ``other_types``, ``punctuation``, ``duplicates``, ``conflicts``, ``malformed``;
-        ``late`` by query and reason; ``inserted`` and ``deleted`` by query.
+        """Counts since the start: ``rows``, ``events``, ``other_types``, ``punctuation``, ``duplicates``,
+        ``conflicts``, ``malformed``; ``late`` by query and reason; ``inserted`` and ``deleted`` by query.
         """
         plain = ("rows", "events", "other_types", "punctuation", "duplicates", "conflicts", "malformed")
         result: dict[str, Any] = {name: self._counters[name] for name in plain}
@@ -242,10 +244,17 @@ class Runtime:
         engine = self._engine
         if engine is None:
             return self._build(fix_schema(self.stream, given, self._attributes, by_row))
-        needed = [self.stream.type, self.stream.ts, *([self.stream.id] if self.stream.id else []), *sorted(self._attributes)]
+        needed = [
+            self.stream.type,
+            self.stream.ts,
+            *([self.stream.id] if self.stream.id else []),
+            *sorted(self._attributes),
+        ]
         missing = missing_columns(given, engine.intake.given, needed)
         if missing and (not by_row or missing[0] in needed[:2]) and given.names:
-            raise SchemaError(f"no column {missing[0]!r}: earlier batches had it, this one has {', '.join(map(repr, given.names))}")
+            raise SchemaError(
+                f"no column {missing[0]!r}: earlier batches had it, this one has {', '.join(map(repr, given.names))}"
+            )
         untyped = [f.name for f in engine.intake.given if pa.types.is_null(f.type)]
         found = [n for n in untyped if n in given.names and not pa.types.is_null(given.field(n).type)]
         if found:
@@ -285,21 +294,18 @@ class Runtime:
         is_change, batch = piece
         table = pa.Table.from_batches([batch])
         assert self._engine is not None
-        if is_change:
-            return Output(table, self._engine.late_schema.empty_table())
-        return Output(self._engine.change_schema.empty_table(), table)
+        return Output(table, self._engine.no_late) if is_change else Output(self._engine.no_changes, table)
 
     def _collect(self, pieces: Iterable[Output]) -> Output:
         outputs = list(pieces)
         engine = self._engine
-        changes_schema = engine.change_schema if engine is not None else _NO_CHANGES
-        late_schema = engine.late_schema if engine is not None else _NO_LATE
+        if len(outputs) == 1:
+            return outputs[0]
         changes = [o.changes for o in outputs if o.changes.num_rows]
         late = [o.late for o in outputs if o.late.num_rows]
-        return Output(
-            pa.concat_tables(changes) if changes else changes_schema.empty_table(),
-            pa.concat_tables(late) if late else late_schema.empty_table(),
-        )
+        no_changes = engine.no_changes if engine is not None else _NO_CHANGES.empty_table()
+        no_late = engine.no_late if engine is not None else _NO_LATE.empty_table()
+        return Output(pa.concat_tables(changes) if changes else no_changes, pa.concat_tables(late) if late else no_late)
 
 
 def _stream_fields(stream: Stream) -> dict[str, Any]:
@@ -313,5 +319,3 @@ def _schema_bytes(schema: Any) -> bytes | None:
 
 def _schema_of(data: bytes | None) -> pa.Schema | None:
     return None if data is None else pa.ipc.read_schema(pa.py_buffer(data))
-
-

@@ -1,7 +1,8 @@
 """Selections: which of a batch's events a store takes in, and under which key hash.
 
-A selection is the identity of a store: (event type, local filter, key attributes). Queries that ask for the same selection share
-it, whatever they call their variables. A null (or NaN) in a key attribute joins nothing, so such events are left out.
+A selection is the identity of a store: (event type, local filter, key attributes). Queries that ask for the same
+selection share it, whatever they call their variables. A null (or NaN) in a key attribute joins nothing, so such
+events are left out.
 """
 
 from __future__ import annotations
@@ -120,4 +121,3 @@ class Selector:
                 usable = column.is_valid().to_numpy(zero_copy_only=False)
             self._usable[name] = usable
         return self._usable[name]
-

@@ -1,15 +1,17 @@
 """WinSeq and WinNeg: the deltas that a batch makes to a query's set of matches.
 
-The set of matches is a function of the set of events, so a batch of events, late or not, positive or negative, changes it by
+The set of matches is a function of the set of events, so a batch of events, late or not, positive or negative,
+changes it by
 
-* insertions: each match with at least one new positive, unless some negative, old or new, falls in a scope of it. Components take in
-  their new events one at a time: from the new events of component i, components before i see all events and those after it only
-  the old ones, so that each new match is found once, from its last component that is new;
-* deletions: each old match in whose scope a new negative falls, unless an old negative had killed it before. A match that
-  several new negatives kill is reported by the first of them alone (least negation, then least reference).
+* insertions: each match with at least one new positive, unless some negative, old or new, falls in a scope of it.
+  Components take in their new events one at a time: from the new events of component i, components before i see all
+  events and those after it only the old ones, so that each new match is found once, from its last component that is
+  new;
+* deletions: each old match in whose scope a new negative falls, unless an old negative had killed it before. A match
+  that several new negatives kill is reported by the first of them alone (least negation, then least reference).
 
-This is Liu 2012, Algorithms 3 and 4, for whole batches; the checks against old negatives come from the state *before* the batch, which
-is the order of steps that makes corrections right (§3.6.2 there).
+This is Liu 2012, Algorithms 3 and 4, for whole batches; the checks against old negatives come from the state *before*
+the batch, which is the order of steps that makes corrections right (§3.6.2 there).
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ class SequenceMatcher:
     def inserted(self, ordered: bool) -> Iterator[Rows]:
         """New matches that no known negative kills, in bounded pieces.
 
-        ``ordered``: every new event is at least as late as every old one (a sorted admission), so each new match ends with
-        a new event: only the last component is tried, in order of time, and matches come in order of their last event.
+        ``ordered``: every new event is at least as late as every old one (a sorted admission), so each new match ends
+        with a new event: only the last component is tried, in order of time, and matches come in order of their last
+        event.
         """
         orders = self._pattern.inserts
         for position in [len(orders) - 1] if ordered else range(len(orders)):
@@ -59,7 +62,9 @@ class SequenceMatcher:
             for rows in self._complete(order, self._seeds(order), lambda _: View.OLD, View.OLD, False):
                 dead = np.zeros(len(rows), bool)
                 for earlier in range(j + 1):
-                    self._mark(rows, self._pattern.probes[earlier], View.NEW, dead, order.seed if earlier == j else None)
+                    self._mark(
+                        rows, self._pattern.probes[earlier], View.NEW, dead, order.seed if earlier == j else None
+                    )
                 if not dead.all():
                     yield rows.take(~dead)
 
@@ -162,8 +167,8 @@ class SequenceMatcher:
 
 
 def scope(rows: Rows, probe: Probe, pattern: Pattern) -> tuple[I64, I64]:
-    """The whole times at which a negative would kill, both ends included: middle ``(ti, tj)``, leading ``[tn - W, t1)``, trailing
-    ``(tn, t1 + W]`` (design §3).
+    """The whole times at which a negative would kill, both ends included: middle ``(ti, tj)``, leading ``[tn - W,
+    t1)``, trailing ``(tn, t1 + W]`` (design §3).
     """
     negation, positives = probe.negation, pattern.positives
     if negation.left is None:

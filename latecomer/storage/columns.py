@@ -1,7 +1,8 @@
 """Growable columns: append at the end, drop from the front, gather anywhere.
 
 A column is one contiguous piece of memory, so that gathering rows for candidates is one call however many batches
-brought them. Appending is amortised O(1) per value; dropping a prefix is O(1) and its memory comes back with the next growth.
+brought them. Appending is amortised O(1) per value; dropping a prefix is O(1) and its memory comes back with the next
+growth.
 """
 
 from __future__ import annotations
@@ -240,7 +241,7 @@ def make_column(kind: pa.DataType) -> Column:
     t = pa.types
     if t.is_string(kind) or t.is_large_string(kind) or t.is_binary(kind) or t.is_large_binary(kind):
         return BytesColumn(kind)
-    if t.is_boolean(kind) or t.is_integer(kind) or t.is_floating(kind) or t.is_temporal(kind):
-        if kind.bit_width in (1, 8, 16, 32, 64):
-            return FixedColumn(kind)
+    fixed = t.is_boolean(kind) or t.is_integer(kind) or t.is_floating(kind) or t.is_temporal(kind)
+    if fixed and kind.bit_width in (1, 8, 16, 32, 64):
+        return FixedColumn(kind)
     return ArrowColumn(kind)

@@ -1,8 +1,9 @@
 """Stable 64-bit hashes of Arrow columns, computed columnwise.
 
-Rule: the hash of a value depends on the value alone: not on the batch around it, the width of an integer column, the encoding of
-a text column (plain, large, view, dictionary), the machine or the release. States written by one release are read by the next,
-so a change here needs a new state format. Hashes only *propose* equal values: whoever joins on them compares the real values.
+Rule: the hash of a value depends on the value alone: not on the batch around it, the width of an integer column, the
+encoding of a text column (plain, large, view, dictionary), the machine or the release. States written by one release
+are read by the next, so a change here needs a new state format. Hashes only *propose* equal values: whoever joins on
+them compares the real values.
 
 The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
 """
@@ -69,7 +70,9 @@ def hash_column(column: pa.Array, seed: int = 0) -> U64:
         kind = column.type
     if pa.types.is_null(kind):
         return np.zeros(len(column), np.uint64)
-    hashes = _hash_bytes(column, salt) if pa.types.is_string(kind) or pa.types.is_binary(kind) else _hash_words(column, salt)
+    hashes = (
+        _hash_bytes(column, salt) if pa.types.is_string(kind) or pa.types.is_binary(kind) else _hash_words(column, salt)
+    )
     if column.null_count:
         hashes[column.is_null().to_numpy(zero_copy_only=False)] = 0
     return hashes
@@ -116,18 +119,15 @@ def _hash_bytes(column: pa.Array, salt: np.uint64) -> U64:
     result ^= salt
     result += _GOLDEN
     first, last = int(offsets[0]), int(offsets[-1])
-    if last > first:
-        data = np.concatenate((np.frombuffer(data_buffer, np.uint8, last - first, first), _PAD))
-        words = np.ndarray((len(data) - 7,), "<u8", buffer=data, strides=(1,))  # the word at each byte
-        starts = starts - first
-        longest = int(lengths.max())
-        for done in range(0, longest, 8):
-            left = lengths - done
-            if done == 0:
-                word = words[starts] & _TAIL[np.minimum(left, 8)]
-                result = mix(result ^ word)
-            else:
-                rows = np.flatnonzero(left > 0)
-                word = words[starts[rows] + done] & _TAIL[np.minimum(left[rows], 8)]
-                result[rows] = mix(result[rows] * _GOLDEN ^ word)
+    if last == first:
+        return mix(mix(result))  # what the loop below makes of empty values
+    data = np.concatenate((np.frombuffer(data_buffer, np.uint8, last - first, first), _PAD))
+    words = np.ndarray((len(data) - 7,), "<u8", buffer=data, strides=(1,))  # the word at each byte
+    starts = starts - first
+    result = mix(result ^ (words[starts] & _TAIL[np.minimum(lengths, 8)]))
+    for done in range(8, int(lengths.max()), 8):
+        left = lengths - done
+        rows = np.flatnonzero(left > 0)
+        word = words[starts[rows] + done] & _TAIL[np.minimum(left[rows], 8)]
+        result[rows] = mix(result[rows] * _GOLDEN ^ word)
     return mix(result)

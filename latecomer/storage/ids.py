@@ -1,9 +1,11 @@
 """The id index: which event ids have been seen within the retained horizon, so that each counts once.
 
-An open-addressing hash table of (id hash, event-log reference), filled and read a whole batch at a time. It proposes; the caller
-compares the real ids in the event log. Entries are forgotten when the table is rebuilt, and only if the caller's floor allows it.
+An open-addressing hash table of (id hash, event-log reference), filled and read a whole batch at a time. It proposes;
+the caller compares the real ids in the event log. Entries are forgotten when the table is rebuilt, and only if the
+caller's floor allows it.
 
-Invariants (``_check``): the table's size is a power of two and at least twice its count; every entry can be found from its hash.
+Invariants (``_check``): the table's size is a power of two and at least twice its count; every entry can be found
+from its hash.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The event log: the payload of every event that state still refers to, once, in order of arrival.
 
-Stores, sort buffers and held matches keep *references* (row numbers that never change); columns are gathered only for candidates.
-Rows leave from the front once nothing can refer to them any more.
+Stores, sort buffers and held matches keep *references* (row numbers that never change); columns are gathered only for
+candidates. Rows leave from the front once nothing can refer to them any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from latecomer.storage.columns import I64, Buffer, Column, FixedColumn, make_column
 from latecomer.storage.hashing import U64
-
 
 _FIRST_LOOK = 1_024  # events; below this a look is not worth its call
 
@@ -61,10 +60,8 @@ class EventLog:
     def equal(self, name: str, refs: I64, other: str, other_refs: I64) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Whether the real values agree, row by row; False where either is null."""
         left, right = self.columns[name], self.columns[other]
-        if isinstance(left, FixedColumn) and isinstance(right, FixedColumn) and pa.types.is_integer(left.type):
-            if left.type == right.type and left.no_nulls and right.no_nulls:
-                same = left.values.live()[refs - self.base] == right.values.live()[other_refs - self.base]
-                return same  # type: ignore[no-any-return]
+        if _plain_integers(left) and _plain_integers(right) and left.type == right.type:
+            return left.values.live()[refs - self.base] == right.values.live()[other_refs - self.base]  # type: ignore[no-any-return]
         result = pc.equal(self.take(name, refs), self.take(other, other_refs))
         if result.null_count:
             result = result.fill_null(False)
@@ -104,3 +101,7 @@ class EventLog:
         self.append(state["ts"], state["content"], state["columns"])
         self.base = state["base"]
 
+
+def _plain_integers(column: Column) -> TypeGuard[FixedColumn]:
+    """Whether values may be compared as they lie in memory."""
+    return isinstance(column, FixedColumn) and pa.types.is_integer(column.type) and column.no_nulls

@@ -1,7 +1,7 @@
 """Packing: state as bytes. msgpack, with NumPy arrays and Arrow arrays as extensions; compressed and checked.
 
-The layout of a snapshot is ``magic, format version, crc32 of the rest, zstd(msgpack)``. A state that is damaged, or comes from a newer
-format, fails with a sentence that says so.
+The layout of a snapshot is ``magic, format version, crc32 of the rest, zstd(msgpack)``. A state that is damaged, or
+comes from a newer format, fails with a sentence that says so.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _NUMPY, _ARROW = 1, 2
 
 def pack(state: Any) -> bytes:
     """Plain data (dicts, lists, numbers, texts, NumPy and Arrow arrays) as bytes."""
-    raw = msgpack.packb(state, default=_encode, use_bin_type=True, strict_types=False)
-    body = len(raw).to_bytes(8, "little") + pa.compress(raw, "zstd", asbytes=True)
+    raw: bytes = msgpack.packb(state, default=_encode, use_bin_type=True, strict_types=False)
+    compressed: bytes = pa.compress(raw, "zstd", asbytes=True)
+    body = len(raw).to_bytes(8, "little") + compressed
     return _MAGIC + _FORMAT.to_bytes(2, "little") + zlib.crc32(body).to_bytes(4, "little") + body
 
 
@@ -34,7 +35,9 @@ def unpack(data: bytes) -> Any:
         raise StateError("these bytes are not a Latecomer state: they do not begin with its mark")
     version = int.from_bytes(data[head : head + 2], "little")
     if version != _FORMAT:
-        raise StateError(f"this state has format {version}, and this release reads format {_FORMAT}: use the release that wrote it")
+        raise StateError(
+            f"this state has format {version}, and this release reads format {_FORMAT}: use the release that wrote it"
+        )
     body = data[head + 6 :]
     if zlib.crc32(body) != int.from_bytes(data[head + 2 : head + 6], "little"):
         raise StateError("this state is damaged: its checksum does not match; restore an older one")

@@ -1,18 +1,19 @@
 """Stores: the events of one (type, key, filter), found by key and time range.
 
 A store is a sorted map from time slices to frames. A frame holds the store's events of one slice, log-structured: a few
-immutable *runs*, each sorted by a 64-bit code that packs the key's hash (high bits) and the time within the slice (low bits), so
-that "all events of this key from t1 to t2" is one binary search on each side. Each batch stages one small run; ``commit`` folds it
-in, merging runs so that sizes grow geometrically.
+immutable *runs*, each sorted by a 64-bit code that packs the key's hash (high bits) and the time within the slice
+(low bits), so that "all events of this key from t1 to t2" is one binary search on each side. Each batch stages one
+small run; ``commit`` folds it in, merging runs so that sizes grow geometrically.
 
 Delta joins need the state before and after a batch at once, hence the three views: OLD (committed), NEW (staged), ALL.
 
-Invariants (``_check``): runs are sorted; a run's codes lie in its frame's slice; each committed run is at least twice as long as
-the next one; no frame is empty.
+Invariants (``_check``): runs are sorted; a run's codes lie in its frame's slice; each committed run is at least twice
+as long as the next one; no frame is empty.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -46,7 +47,8 @@ class CodeLayout:
     def for_reach(cls, reach: int) -> CodeLayout:
         """A layout whose slices are about as long as ``reach``, the time span that a join looks at.
 
-        At least 2**10 units, so that small windows do not shatter state; at most 2**44, so that 20 bits are left for keys.
+        At least 2**10 units, so that small windows do not shatter state; at most 2**44, so that 20 bits are left for
+        keys.
         """
         return cls(min(max(int(reach).bit_length(), 10), 44))
 
@@ -161,7 +163,7 @@ class Store:
             slices, sorted_codes, sorted_refs = slices[order], codes[order], refs[order]
             at = np.flatnonzero(np.diff(slices)) + 1
             edges = [0, *at.tolist(), len(slices)]
-            for start, end in zip(edges[:-1], edges[1:], strict=True):
+            for start, end in itertools.pairwise(edges):
                 self._put(int(slices[start]), Run(sorted_codes[start:end], sorted_refs[start:end]))
         self.staged = Staged(self.layout.keys(codes[order]), ts[order], refs[order])
         self._sizes[1] = len(refs)
@@ -206,8 +208,8 @@ class Store:
                 start, end = lo & mask, hi & mask
                 empty = hi < lo
             else:
-                start = np.clip(lo - (number << bits), 0, mask)
-                end = np.clip(hi - (number << bits), 0, mask)
+                start = np.minimum(np.maximum(lo - (number << bits), 0), mask)
+                end = np.minimum(np.maximum(hi - (number << bits), 0), mask)
                 empty = (hi < lo) | (lo > (number << bits) + mask) | (hi < number << bits)
             first_code = keys | start.view(np.uint64)
             last_code = keys | end.view(np.uint64)
@@ -222,8 +224,8 @@ class Store:
     def purge(self, floor: int) -> None:
         """Drop committed events with time below ``floor``.
 
-        Whole frames go at once. In the frame that the floor cuts, runs are rewritten each time the floor has moved a quarter of
-        a slice, so that the work per event stays constant and the excess is bounded.
+        Whole frames go at once. In the frame that the floor cuts, runs are rewritten each time the floor has moved a
+        quarter of a slice, so that the work per event stays constant and the excess is bounded.
         """
         bits = self.layout.bits
         while self.frames and (self.frames.peekitem(0)[0] + 1) << bits <= floor:
@@ -265,7 +267,7 @@ class Store:
                 assert len(run.codes) == len(run.refs)
             sizes = list(map(len, frame.old))
             total += sum(sizes)
-            assert all(a >= 2 * b for a, b in zip(sizes, sizes[1:], strict=False)), f"frame {number}: run sizes {sizes}"
+            assert all(a >= 2 * b for a, b in itertools.pairwise(sizes)), f"frame {number}: run sizes {sizes}"
         assert total == self._sizes[0], f"{total} events committed, {self._sizes[0]} counted"
 
 

@@ -1,6 +1,7 @@
 """A timeline: rows that wait for a moment. Sort buffers and held matches are timelines.
 
-Rows come with a moment each, in any order, and leave in order of moment once the bound passes them. Log-structured like the
+Rows come with a moment each, in any order, and leave in order of moment once the bound passes them. Log-structured
+like the
 stores: a few sorted runs, the smallest at the end; a bound takes a prefix of each run.
 
 Invariant (``_check``): each run is sorted by moment; no run is empty; runs shrink from first to last.
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from latecomer.storage.columns import Array, I64
+from latecomer.storage.columns import I64, Array
 
 
 class Timeline:
