@@ -1,9 +1,11 @@
 """The language: what a text means as a plan, canonical text, and the same query built in Python."""
 
 import pickle
+import re
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from fractions import Fraction
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -539,3 +541,20 @@ def test_a_good_query_passes_the_check_against_its_columns():
         level=Conservative(),
     )
     query.check(Stream(ts="when", source="sensor"), COLUMNS)
+
+
+# The page about it
+
+PAGE = (Path(__file__).parent.parent / "docs" / "language.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("text", [text for kind, text in BLOCKS if kind == "sql"])
+def test_the_queries_of_the_page_are_queries(text):
+    query = Query(text)
+    assert Query(query.text) == query
+
+
+def test_the_programs_of_the_page_print_what_it_shows(capsys):
+    exec("\n".join(text for kind, text in BLOCKS if kind == "python"), {})
+    assert capsys.readouterr().out == "".join(text for kind, text in BLOCKS if kind == "text")
