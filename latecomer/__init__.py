@@ -2,7 +2,7 @@
 
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack
 from latecomer.errors import ConfigError, LatecomerError, MissingDependency, QueryError, SchemaError, StateError
-from latecomer.query import Query
+from latecomer.query import Query, absent, event, seq
 from latecomer.runtime import Output, Runtime
 from latecomer.stream import Stream
 
@@ -23,4 +23,7 @@ __all__ = [
     "StateError",
     "Stream",
     "__version__",
+    "absent",
+    "event",
+    "seq",
 ]

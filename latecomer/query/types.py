@@ -187,6 +187,8 @@ def result_type(expr: Expr, stream: Stream, schema: pa.Schema) -> pa.DataType:
     """
     ts_type = _ts_type(stream, schema)
     if isinstance(expr, Attribute):
+        if expr.name != EVENT_TIME and expr.name not in schema.names:
+            raise _Checker(stream, schema, None).unknown(expr)
         column = ts_type if expr.name == EVENT_TIME else schema.field(expr.name).type
         return column.value_type if pa.types.is_dictionary(column) else column
     match _Checker(stream, schema, None).kind(expr):
@@ -254,7 +256,11 @@ class _Checker:
         own = (self.stream.type, self.stream.ts, self.stream.id, self.stream.source)
         return list(dict.fromkeys([*self.schema.names, EVENT_TIME, *(name for name in own if name is not None)]))
 
-    def unknown(self, name: str) -> tuple[str, str]:
+    def unknown(self, expr: Attribute) -> QueryError:
+        problem, hint = self.missing(expr.name)
+        return self.fail(problem, expr, hint)
+
+    def missing(self, name: str) -> tuple[str, str]:
         near = get_close_matches(name, self.names(), 1)
         guess = f" — did you mean {near[0]!r}?" if near else ""
         return f"the stream has no column {name!r}{guess}", f"its columns are {', '.join(self.names())}"
@@ -265,7 +271,7 @@ class _Checker:
         at = -1 if self.text is None else self.text.find(write_name(name), self.text.find("["))
         position = at if at >= 0 else None
         if name not in self.schema.names:
-            problem, hint = self.unknown(name)
+            problem, hint = self.missing(name)
             raise QueryError(problem, text=self.text, position=position, hint=hint)
         column = self.schema.field(name).type
         if pa.types.is_nested(column):
@@ -284,8 +290,7 @@ class _Checker:
         if expr.name not in self.schema.names:
             if expr.name in self.names():
                 return "any"
-            problem, hint = self.unknown(expr.name)
-            raise self.fail(problem, expr, hint)
+            raise self.unknown(expr)
         return kind_of(self.schema.field(expr.name).type)
 
     def condition(self, expr: Expr, where: str) -> None:

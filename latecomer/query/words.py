@@ -23,6 +23,8 @@ RESERVED = frozenset((*CLAUSES, *["AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 
 _NAME = re.compile(r"[^\W\d]\w*")
+# As the grammar matches them: to a regular expression that ignores case, some letters beyond ASCII are an i or an s.
+_KEYWORD = re.compile("|".join(sorted(RESERVED)), re.IGNORECASE)
 _EPOCH = datetime(1970, 1, 1)
 _MOMENT = re.compile(
     r"(\d{4})-(\d{1,2})-(\d{1,2})"
@@ -37,7 +39,7 @@ def write_name(name: str) -> str:
     >>> write_name("price"), write_name("odd name"), write_name("in")
     ('price', '"odd name"', '"in"')
     """
-    if _NAME.fullmatch(name) and name.upper() not in RESERVED:
+    if _NAME.fullmatch(name) and not _KEYWORD.fullmatch(name):
         return name
     return '"' + name.replace('"', '""') + '"'
 

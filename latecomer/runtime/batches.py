@@ -189,13 +189,16 @@ class Intake:
                 ts = values // (per_unit // per_value) if per_unit > per_value else values
             else:
                 factor = per_value // per_unit
-                ts = np.where(np.abs(values) > FAR // factor, FAR + 1, values * factor)
+                most = FAR // factor
+                fits = (values <= most) & (values >= -most)
+                ts = np.where(fits, values, 0) * factor
+                ts[~fits] = FAR + 1
         else:
-            ts = _filled(column)
+            values = ts = _filled(column)
         wrong = (ts > FAR) | (ts < -FAR)
         if bad.any() or wrong.any():
             for row in np.flatnonzero(wrong & ~bad).tolist():
-                details[row] = f"{name}={column[row]} is beyond ±{FAR} {self.unit}"
+                details[row] = f"{name}={int(values[row])} ({column.type}) is beyond ±{FAR} {self.unit}"
             bad |= wrong
             ts = np.where(bad, 0, ts)
         return ts

@@ -19,7 +19,7 @@ from latecomer.consistency.policy import policy_of, whole_units
 from latecomer.consistency.punctuation import ANY, Bounds, History, Punctuation
 from latecomer.query.expressions import attributes
 from latecomer.query.plan import Plan
-from latecomer.query.types import EVENT_TIME, check
+from latecomer.query.types import EVENT_TIME
 from latecomer.runtime.batches import MALFORMED, OTHER, PUNCTUATION, Batch, Intake
 from latecomer.runtime.changes import ChangeWriter, change_schema
 from latecomer.runtime.duplicates import find_duplicates
@@ -54,8 +54,6 @@ class Engine:
     """Queries bound to a stream's schema. ``schema`` holds the columns of batches, in the types of ``fix_schema``."""
 
     def __init__(self, stream: Stream, plans: Sequence[Plan], schema: pa.Schema, counters: Counter[Any]) -> None:
-        for plan in plans:
-            check(plan, stream, schema, plan.text)
         self.stream, self.plans, self.counters = stream, plans, counters
         self.types = tuple(dict.fromkeys(t for p in plans for t in p.types))
         numbers = {t: i for i, t in enumerate(self.types)}

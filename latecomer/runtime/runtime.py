@@ -262,6 +262,8 @@ class Runtime:
         return engine
 
     def _build(self, schema: pa.Schema) -> Engine:
+        for query in self.queries:
+            query.check(self.stream, schema)
         engine = self._engine = Engine(self.stream, self._plans, schema, self._counters)
         if self._reached > BEGINNING:
             engine.clock.reach(min(self._reached, FAR))
@@ -274,7 +276,10 @@ class Runtime:
         """Columns that were all null so far have found their type: the same state under the fuller schema."""
         found = fix_schema(self.stream, given, [], by_row=True)
         fields = [found.field(f.name) if f.name in names else f for f in engine.intake.given]
-        fresh = Engine(self.stream, self._plans, pa.schema(fields), self._counters)
+        schema = pa.schema(fields)
+        for query in self.queries:
+            query.check(self.stream, schema)
+        fresh = Engine(self.stream, self._plans, schema, self._counters)
         fresh.load(engine.dump())
         self._engine = fresh
         return fresh
