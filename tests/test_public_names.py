@@ -35,7 +35,7 @@ MEMBERS = {
     "KSlack": ["k"],
     "Conservative": [],
     "Aggressive": ["max_delay", "patience"],
-    "Stream": ["clock", "id", "of", "punctuation", "schema", "source", "sources", "ts", "type", "unit", "unit_for"],
+    "Stream": ["clock", "declared", "id", "of", "punctuation", "schema", "source", "sources", "ts", "type", "unit", "unit_for"],
 }  # fmt: skip
 
 
