@@ -285,9 +285,9 @@ def test_moments_are_written_as_they_are_read(nanoseconds):
 
 # Canonical text
 
-NAMES = st.sampled_from(["s", "e", "x", "and", "NULL", "odd name", 'qu"ote', "é", "within", "h", "µs"]) | st.text(
-    min_size=1
-)
+NAMES = st.sampled_from(
+    ["s", "e", "x", "and", "NULL", "odd name", 'qu"ote', "é", "within", "h", "µs", "İn", "ıs", "ſ"]
+) | st.text(min_size=1)
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 CONSTANTS = (
     st.none()
@@ -531,6 +531,13 @@ def test_types_of_fields(text, timestamps, integers):
     counted = COLUMNS.append(pa.field("seconds", pa.int64()))
     assert result_type(expression(text), Stream(ts="when"), COLUMNS) == timestamps
     assert result_type(expression(text), Stream(ts="seconds", unit="s"), counted) == integers
+
+
+def test_a_field_of_no_column_has_no_type():
+    with pytest.raises(
+        QueryError, match=r"the stream has no column 'tga' — did you mean 'tag'\?: s\.tga\n  its columns"
+    ):
+        result_type(expression("s.tga"), Stream(ts="when"), COLUMNS)
 
 
 def test_a_good_query_passes_the_check_against_its_columns():
