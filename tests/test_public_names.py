@@ -22,6 +22,9 @@ PUBLIC = [
     "StateError",
     "Stream",
     "__version__",
+    "absent",
+    "event",
+    "seq",
 ]
 
 #: Methods and attributes that users call.
