@@ -24,8 +24,9 @@ demo: .venv/.demo java  ## run two queries over a year of real flights, at sever
 test: .venv/.test java lint types contracts  ## check style, types and layers, then run all tests
 	@$(BIN)/python -m pytest $(ARGS)
 
-lint: .venv/.test  ## check the style (ruff)
+lint: .venv/.test  ## check style and layout (ruff)
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
 
 types: .venv/.test  ## check the types (mypy --strict)
 	@$(BIN)/mypy --strict latecomer
