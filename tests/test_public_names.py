@@ -38,7 +38,9 @@ MEMBERS = {
     "KSlack": ["k"],
     "Conservative": [],
     "Aggressive": ["max_delay", "patience"],
-    "Stream": ["clock", "declared", "id", "of", "punctuation", "schema", "source", "sources", "ts", "type", "unit", "unit_for"],
+    "Stream": [
+        "clock", "declared", "id", "of", "punctuation", "schema", "source", "sources", "ts", "type", "unit", "unit_for",
+    ],
 }  # fmt: skip
 
 
