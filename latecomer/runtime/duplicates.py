@@ -1,13 +1,14 @@
 """Duplicates: the same id twice within the retained horizon counts once, the first to arrive.
 
-An id is remembered while its event's time is at or above the *floor*: the time below which nothing can change an
-answer any more. The floor at an event's own arrival decides, so that the verdict does not depend on batches. Hashes
-propose, real ids decide.
+An id is remembered while its event's time is at or above the *floor*: the time below which nothing can change an answer
+any more. The floor at an event's own arrival decides, so that the verdict does not depend on batches. Hashes propose,
+real ids decide.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -23,46 +24,60 @@ from latecomer.storage.store import Bools
 FloorAt = Callable[[I64], I64]
 
 
-def find_duplicates(
-    index: IdIndex, log: EventLog, id_name: str, hashes: U64, ids: pa.Array, ts: I64, content: U64, floor_at: FloorAt
-) -> tuple[Bools, Bools]:
-    """Masks over a batch's n events: which repeat an earlier event, and which of those say something else than it did.
+@dataclass(frozen=True, slots=True)
+class Newcomers:
+    """n events of a batch that want to be entered. ``refs`` are the references they get if all count."""
 
-    Whoever is first, in the log or in this batch, is the owner of an id; once it falls below the floor the next one
-    takes over.
+    hashes: U64
+    ids: pa.Array
+    ts: I64
+    content: U64
+    refs: I64
+
+
+def enter(index: IdIndex, log: EventLog, id_name: str, new: Newcomers, floor_at: FloorAt) -> tuple[Bools, Bools] | None:
+    """Enter the events that count into the index, under references without gaps.
+
+    Returns masks: which repeat an earlier event, and which of those say something else than it did; None when none
+    does.
     """
-    n = len(hashes)
+    open_rows, places = index.enter(new.hashes, new.refs)
+    if not len(open_rows):
+        return None
+    n = len(new.refs)
+    rows, refs = index.find(new.hashes[open_rows])
+    rows = open_rows[rows]
     repeats, conflicts = np.zeros(n, bool), np.zeros(n, bool)
-    rows, refs = index.find(hashes)
-    here = refs >= log.base
-    rows, refs = rows[here], refs[here]
+    within = refs >= new.refs[0]
+    fellows = np.unique(np.concatenate((open_rows, refs[within] - new.refs[0])))  # all that share a mark in this batch
+    old = ~within & (refs >= log.base)
+    rows, refs = rows[old], refs[old]
     if len(rows):
-        same = pc.equal(log.take(id_name, refs), ids.take(pa.array(rows))).to_numpy(zero_copy_only=False)
+        same = pc.equal(log.take(id_name, refs), new.ids.take(pa.array(rows))).to_numpy(zero_copy_only=False)
         same &= log.ts(refs) >= floor_at(rows)
         rows, refs = rows[same], refs[same]
         repeats[rows] = True
-        conflicts[rows] = log.content(refs) != content[rows]
-    _within_batch(hashes, ids, ts, content, floor_at, repeats, conflicts)
+        conflicts[rows] = log.content(refs) != new.content[rows]
+    _within_batch(fellows[~repeats[fellows]], new, floor_at, repeats, conflicts)
+    own = np.cumsum(~repeats) - 1 + new.refs[0]
+    entered = np.ones(n, bool)
+    entered[open_rows] = False
+    index.move(places[entered], own[entered])
+    late_comers = open_rows[~repeats[open_rows]]
+    index.add(new.hashes[late_comers], own[late_comers])
     return repeats, conflicts
 
 
-def _within_batch(
-    hashes: U64, ids: pa.Array, ts: I64, content: U64, floor_at: FloorAt, repeats: Bools, conflicts: Bools
-) -> None:
-    """Mark repeats of events that are new in this batch. Loops over events that share a hash with another new one
-    only."""
-    new = np.flatnonzero(~repeats)
-    order = new[hashes[new].argsort(kind="stable")]
-    equal = hashes[order][1:] == hashes[order][:-1]
-    if not equal.any():
-        return
-    shared = order[np.append(equal, False) | np.append(False, equal)]
-    floors = floor_at(shared)
+def _within_batch(fellows: I64, new: Newcomers, floor_at: FloorAt, repeats: Bools, conflicts: Bools) -> None:
+    """Mark repeats of events that are new in this batch. Loops over events that share a mark with another only."""
+    floors = floor_at(fellows)
     owners: dict[object, int] = {}
-    for row, value, floor in zip(shared.tolist(), ids.take(pa.array(shared)).to_pylist(), floors.tolist(), strict=True):
+    for row, value, floor in zip(
+        fellows.tolist(), new.ids.take(pa.array(fellows)).to_pylist(), floors.tolist(), strict=True
+    ):
         owner = owners.get(value)
-        if owner is None or ts[owner] < floor:
+        if owner is None or new.ts[owner] < floor:
             owners[value] = row
         else:
             repeats[row] = True
-            conflicts[row] = content[owner] != content[row]
+            conflicts[row] = new.content[owner] != new.content[row]

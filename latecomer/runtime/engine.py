@@ -22,7 +22,7 @@ from latecomer.query.plan import Plan
 from latecomer.query.types import EVENT_TIME
 from latecomer.runtime.batches import MALFORMED, OTHER, PUNCTUATION, Batch, Intake
 from latecomer.runtime.changes import ChangeWriter, change_schema
-from latecomer.runtime.duplicates import find_duplicates
+from latecomer.runtime.duplicates import Newcomers, enter
 from latecomer.runtime.evaluate import Times, compile_truth
 from latecomer.runtime.lane import Delta, Lane
 from latecomer.runtime.late import LateWriter
@@ -30,7 +30,7 @@ from latecomer.runtime.pattern import Pattern, Tester
 from latecomer.runtime.rows import PIECE
 from latecomer.runtime.selection import Selector
 from latecomer.storage.columns import I64
-from latecomer.storage.hashing import U64, combine, hash_column
+from latecomer.storage.hashing import U64, hash_column, hash_contents
 from latecomer.storage.ids import IdIndex
 from latecomer.storage.log import EventLog
 from latecomer.storage.store import Bools, CodeLayout
@@ -114,30 +114,23 @@ class Engine:
         clock = self._observe(batch, events, sources, clocks)
         history = self._promise(batch, sources, known)
 
-        wanted = np.flatnonzero(batch.types[events] >= 0)  # positions among the events
-        rows = events[wanted]
+        rows = np.flatnonzero(batch.types >= 0)
         self.counters["events"] += len(events)
         self.counters["other_types"] += len(events) - len(rows)
-        columns = _taken(batch.columns, rows if len(rows) < len(batch) else None)
-        hashes, content = self._identify(columns, len(rows))
-        new = yield from self._unique(batch, rows, columns, hashes, content, clock[wanted], history)
-        at_clock = clock[wanted]
-        if not new.all():
-            kept = np.flatnonzero(new)
-            rows, at_clock, hashes, content = rows[kept], at_clock[kept], hashes[kept], content[kept]
-            columns = _taken(columns, kept)
-
-        ts = batch.ts[rows]
-        refs = np.arange(self.log.end, self.log.end + len(rows))
+        if len(events) < len(batch):  # a clock at every row, as all that follows counts by rows of the batch
+            whole = np.zeros(len(batch), np.int64)
+            whole[events] = clock
+            clock = whole
+        hashes, content = self._identify(batch)
+        rows = yield from self._enter(batch, rows, hashes, content, clock, history)
+        refs = np.zeros(len(batch), np.int64)
+        refs[rows] = np.arange(self.log.end, self.log.end + len(rows))
         if len(rows):
-            if not self.ids.room_for(len(rows)):
-                self._forget_ids(len(rows))
-            self.ids.add(hashes, refs)
-            self.log.append(ts, content, columns)
-        selector = Selector(batch.types[rows], self._numbers, ts, columns, self._conditions)
+            self.log.append(batch.ts[rows], content[rows], batch.columns, rows if len(rows) < len(batch) else None)
+        selector = Selector(batch.types, self._numbers, batch.ts, batch.columns, self._conditions)
         for lane in self.lanes:
-            accepted = yield from self._judge(lane, batch, rows, ts, at_clock, sources, history)
-            yield from self._step(lane, selector, accepted, refs, ts)
+            accepted = yield from self._judge(lane, batch, rows, clock, sources, history)
+            yield from self._step(lane, selector, accepted, refs, batch.ts)
         self._purge()
 
     def _malformed(self, batch: Batch) -> Iterator[Piece]:
@@ -191,35 +184,41 @@ class Engine:
         rows, kinds = rows[heard], kinds[heard]
         return self.bounds.apply(Punctuation(rows, kinds, batch.ts[rows], sources[rows], known[rows]))
 
-    def _identify(self, columns: Mapping[str, pa.Array], n: int) -> tuple[U64, U64]:
-        """Hashes of the events' ids, and of all else that they say."""
-        content = np.zeros(n, np.uint64)
-        for name, column in columns.items():
-            if name != self.intake.id_name:
-                content = combine(content, hash_column(column))
-        return hash_column(columns[self.intake.id_name]), content
+    def _identify(self, batch: Batch) -> tuple[U64, U64]:
+        """Hashes of the rows' ids, and of all else that they say."""
+        apart = (self.intake.id_name, self.stream.ts, self.stream.type)
+        said = [column for name, column in batch.columns.items() if name not in apart]
+        start = batch.ts.view(np.uint64) * np.uint64(len(self.types) + 1) + batch.types.view(np.uint64)
+        return hash_column(batch.columns[self.intake.id_name]), hash_contents(start, said)
 
-    def _unique(
-        self,
-        batch: Batch,
-        rows: I64,
-        columns: Mapping[str, pa.Array],
-        hashes: U64,
-        content: U64,
-        clock: I64,
-        history: History,
-    ) -> Generator[Piece, None, Bools]:
-        """The mask of events that count; duplicates are counted, conflicting ones reported."""
-        repeats, conflicts = find_duplicates(
+    def _enter(
+        self, batch: Batch, rows: I64, hashes: U64, content: U64, clock: I64, history: History
+    ) -> Generator[Piece, None, I64]:
+        """Enter the ids of ``rows``; the rows that count. Duplicates lose their type; conflicting ones are reported."""
+        if not len(rows):
+            return rows
+        if not self.ids.room_for(len(rows)):
+            self._forget_ids(len(rows))
+        refs = np.arange(self.log.end, self.log.end + len(rows))
+        ids = batch.columns[self.intake.id_name]
+        whole = len(rows) == len(batch)
+        new = Newcomers(
+            hashes if whole else hashes[rows],
+            ids if whole else ids.take(pa.array(rows)),
+            batch.ts[rows],
+            content[rows],
+            refs,
+        )
+        found = enter(
             self.ids,
             self.log,
             self.intake.id_name,
-            hashes,
-            columns[self.intake.id_name],
-            batch.ts[rows],
-            content,
-            lambda some: self._floors(clock[some], history, rows[some]),
+            new,
+            lambda some: self._floors(clock[rows[some]], history, rows[some]),
         )
+        if found is None:
+            return rows
+        repeats, conflicts = found
         if repeats.any():
             self.counters["duplicates"] += int(repeats.sum())
             told = rows[conflicts]
@@ -231,7 +230,8 @@ class Engine:
                         batch, told, "duplicate", detail=lambda _: "conflicts with the first event of this id"
                     ),
                 )
-        return ~repeats
+            batch.types[rows[repeats]] = OTHER
+        return rows[~repeats]
 
     def _floors(self, clock: I64, history: History, positions: I64) -> I64:
         """The time below which nothing can change an answer any more, at each of the positions."""
@@ -250,24 +250,28 @@ class Engine:
         return result
 
     def _judge(
-        self, lane: Lane, batch: Batch, rows: I64, ts: I64, clock: I64, sources: I64, history: History
-    ) -> Generator[Piece, None, Bools]:
-        """Which events keep the lane's promise; the others are reported for each query that looks at their type."""
+        self, lane: Lane, batch: Batch, rows: I64, clock: I64, sources: I64, history: History
+    ) -> Generator[Piece, None, Bools | None]:
+        """Which rows of the batch keep the lane's promise (None: all events); the others are reported for each query
+        that looks at their type.
+        """
         if not len(rows):
-            return np.zeros(0, bool)
-        types = batch.types[rows]
+            return None
+        ts, types, clock = batch.ts[rows], batch.types[rows], clock[rows]
         bound = history.at(types, sources[rows], rows) if lane.policy.proves else clock
         limit = lane.policy.limit(clock, bound)
-        accepted = ts >= limit
-        if not accepted.all():
-            late = ~accepted
+        late = ts < limit
+        if late.any():
             for query in lane.queries:
                 own = np.flatnonzero(late & np.isin(types, query.types))
                 if len(own):
                     name = query.pattern.plan.name
                     self.counters[name, lane.policy.reason] += len(own)
                     yield False, self._late.write(batch, rows[own], lane.policy.reason, (limit - ts)[own], name)
-        return accepted
+            accepted = np.ones(len(batch), bool)
+            accepted[rows[late]] = False
+            return accepted
+        return None
 
     def _step(
         self, lane: Lane, selector: Selector | None, accepted: Any, refs: I64, ts: I64, clock: int | None = None
@@ -359,11 +363,3 @@ class Engine:
     def nbytes(self) -> int:
         """Bytes of state in memory."""
         return self.log.nbytes + self.ids.nbytes + sum(lane.nbytes for lane in self.lanes)
-
-
-def _taken(columns: Mapping[str, pa.Array], rows: I64 | None) -> dict[str, pa.Array]:
-    """The columns at ``rows`` (None: all)."""
-    if rows is None:
-        return dict(columns)
-    at = pa.array(rows)
-    return {name: column.take(at) for name, column in columns.items()}

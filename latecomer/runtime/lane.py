@@ -101,10 +101,9 @@ class Lane:
         self._purge(clock, bounds)
 
     def _admit(self, selector: Selector, accepted: Any, refs: I64, ts: I64) -> None:
-        everything = bool(accepted.all())
         for selection, store in self.stores.items():
             at, hashes = selector.select(selection)
-            if not everything and len(at):
+            if accepted is not None and len(at):
                 mask = accepted[at]
                 at, hashes = at[mask], hashes[mask]
             if not len(at):

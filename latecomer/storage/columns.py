@@ -86,6 +86,10 @@ class _Validity:
             self._bits.append(values.is_valid().to_numpy(zero_copy_only=False))
         self._count += len(values)
 
+    def skip(self, n: int) -> None:
+        """``n`` values without nulls, while none has come."""
+        self._count += n
+
     def drop(self, n: int) -> None:
         self._count -= n
         if self._bits is not None:
@@ -118,9 +122,16 @@ class FixedColumn:
         self.values = Buffer(np.dtype(f"u{width}"))
         self._valid = _Validity()
 
-    def append(self, values: pa.Array) -> None:
-        self._valid.append(values)
-        self.values.append(self._raw(values))
+    def append(self, values: pa.Array, rows: I64 | None = None) -> None:
+        """Add ``values``, or (``rows``) those at these positions."""
+        if rows is None:
+            self._valid.append(values)
+            self.values.append(self._raw(values))
+        elif values.null_count or not self._valid.none:
+            self.append(values.take(pa.array(rows)))
+        else:
+            self._valid.skip(len(rows))
+            self.values.append(self._raw(values)[rows])
 
     def _raw(self, values: pa.Array) -> Array:
         if self._bool:

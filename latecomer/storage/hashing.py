@@ -26,6 +26,7 @@ _M2 = np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 _TAIL = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [2**64 - 1], np.uint64)  # keeps the first n bytes of a word
 _PAD = np.zeros(8, np.uint8)
+_NULL = np.uint64(0xA0761D6478BD642F)
 
 
 def mix(x: U64) -> U64:
@@ -56,6 +57,23 @@ def hash_columns(columns: Sequence[pa.Array], seed: int = 0) -> U64:
 def combine(left: U64, right: U64) -> U64:
     """The hash of a pair from the hashes of its parts; order counts."""
     return mix(left * _GOLDEN + right)
+
+
+def hash_contents(start: U64, columns: Sequence[pa.Array]) -> U64:
+    """A hash over many columns that are only ever compared whole: a weighted sum of their words, scrambled once.
+
+    ``start`` is where the sum begins, one word per row; a null counts as a word of its own.
+    """
+    total = start * _GOLDEN
+    for number, column in enumerate(columns, 1):
+        weight = np.uint64((number * 0xD1342543DE82EF95 | 1) & (2**64 - 1))
+        words = _words(column)
+        if words is None:
+            words = hash_column(column)
+        if column.null_count:
+            words = np.where(column.is_valid().to_numpy(zero_copy_only=False), words, _NULL)
+        total += words * weight
+    return mix(total)
 
 
 def hash_column(column: pa.Array, seed: int = 0) -> U64:

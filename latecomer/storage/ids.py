@@ -1,11 +1,11 @@
 """The id index: which event ids have been seen within the retained horizon, so that each counts once.
 
-An open-addressing hash table of (id hash, event-log reference), filled and read a whole batch at a time. It proposes;
-the caller compares the real ids in the event log. Entries are forgotten when the table is rebuilt, and only if the
-caller's floor allows it.
+An open-addressing hash table of (32-bit mark of the id's hash, event-log reference), filled and read a whole batch at a
+time. It proposes; the caller compares the real ids in the event log. Entries are forgotten when the table is rebuilt,
+and only if the caller's floor allows it.
 
-Invariants (``_check``): the table's size is a power of two and at least twice its count; every entry can be found
-from its hash.
+Invariants (``_check``): the table's size is a power of two and at least twice its count; every entry can be found from
+its mark.
 """
 
 from __future__ import annotations
@@ -13,100 +13,138 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64
 
-_FREE = np.int64(-1)
-_SMALLEST = 1_024
+Marks = npt.NDArray[np.uint32]
+
+_FREE = np.uint32(0)
+_SMALLEST = 4_096
+#: Size over count after a rebuild: a batch's probes take as many rounds as the longest chain has links.
+_SPARSE = 4
+_NONE = np.zeros(0, np.int64)
 
 
 class IdIndex:
-    """Maps id hashes to references. Several entries may share a hash (different ids): a probe yields each in turn."""
+    """Maps id hashes to references. Several entries may share a mark: a probe yields each in turn."""
 
     def __init__(self) -> None:
-        self._hashes = np.zeros(_SMALLEST, np.uint64)
-        self._refs = np.full(_SMALLEST, _FREE)
+        self._marks: Marks = np.zeros(_SMALLEST, np.uint32)
+        self._refs: I64 = np.empty(_SMALLEST, np.int64)
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def find(self, hashes: U64) -> tuple[I64, I64]:
-        """Pairs (row, ref): for each probing row all entries with its hash. Expected O(1) per row."""
-        mask = np.uint64(len(self._refs) - 1)
-        rows = np.arange(len(hashes))
-        wanted = hashes
-        at = (wanted & mask).view(np.int64)
-        found_rows: list[I64] = []
-        found_refs: list[I64] = []
+        """Pairs (row, ref): for each probing row all entries with its mark. Expected O(1) per row."""
+        wanted = _marks(hashes)
+        mask = len(self._refs) - 1
+        rows = np.arange(len(wanted))
+        at = wanted.astype(np.int64) & mask
+        found_rows, found_refs = [_NONE], [_NONE]
         while len(rows):
-            refs = self._refs[at]
-            used = refs != _FREE
-            if not used.any():
-                break
-            rows, wanted, at, refs = rows[used], wanted[used], at[used], refs[used]
-            same = self._hashes[at] == wanted
+            here = self._marks[at]
+            same = here == wanted
             if same.any():
                 found_rows.append(rows[same])
-                found_refs.append(refs[same])
-            at = (at + 1) & int(mask)
-        if not found_rows:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+                found_refs.append(self._refs[at[same]])
+            on = np.flatnonzero(here)
+            rows, wanted, at = rows[on], wanted[on], (at[on] + 1) & mask
         return np.concatenate(found_rows), np.concatenate(found_refs)
 
     def room_for(self, n: int) -> bool:
         """Whether ``n`` more entries fit without a rebuild."""
         return 2 * (self._count + n) <= len(self._refs)
 
-    def add(self, hashes: U64, refs: I64) -> None:
-        """Enter ``refs`` under ``hashes``; call :meth:`rebuild` first when there is no :meth:`room_for` them."""
-        if not self.room_for(len(refs)):
-            self.rebuild(np.ones(self._count, bool), len(refs))
-        mask = len(self._refs) - 1
-        at = (hashes & np.uint64(mask)).view(np.int64)
-        self._count += len(refs)
-        while len(refs):
-            free = self._refs[at] == _FREE
-            here = at[free]
-            self._refs[here] = refs[free]  # of several rows for one place the last one written wins
-            self._hashes[here] = hashes[free]
-            placed = self._refs[at] == refs
-            if placed.all():
-                return
-            left = ~placed
-            hashes, refs, at = hashes[left], refs[left], (at[left] + 1) & mask
+    def enter(self, hashes: U64, refs: I64) -> tuple[I64, I64]:
+        """Enter the rows whose mark is new; of rows with one mark the first. Expected O(1) per row.
 
-    def entries(self) -> tuple[U64, I64]:
-        """All entries as (hashes, refs), in the order in which :meth:`rebuild` expects its marks."""
-        used = self._refs != _FREE
-        return self._hashes[used], self._refs[used]
+        Returns (open, places): the rows that found their mark taken and were *not* entered, in order; and each row's
+        place in the table, for :meth:`move` (without meaning for open rows). There must be :meth:`room_for` all.
+        """
+        return self._put(_marks(hashes), refs, unique=True)
+
+    def add(self, hashes: U64, refs: I64) -> None:
+        """Enter ``refs`` under ``hashes``, whatever is there already."""
+        self._put(_marks(hashes), refs, unique=False)
+
+    def move(self, places: I64, refs: I64) -> None:
+        """Give the entries at ``places`` other references."""
+        self._refs[places] = refs
+
+    def _put(self, wanted: Marks, refs: I64, unique: bool) -> tuple[I64, I64]:
+        mask = len(self._refs) - 1
+        table = self._marks
+        places = np.empty(len(refs), np.int64)
+        open_rows = [_NONE]
+        rows = np.arange(len(refs))
+        at = wanted.astype(np.int64) & mask
+        while len(rows):
+            free = table[at] == _FREE
+            here = np.flatnonzero(free)
+            # Several rows may want one place: written backwards, so that the first row's entry is the one that stays.
+            back = here[::-1]
+            table[at[back]] = wanted[back]
+            self._refs[at[back]] = refs[back]
+            won = here[self._refs[at[here]] == refs[here]]
+            places[rows[won]] = at[won]
+            self._count += len(won)
+            if len(won) == len(rows):
+                break
+            free[here] = False
+            free[won] = True
+            on = np.flatnonzero(~free)
+            rows, wanted, refs, at = rows[on], wanted[on], refs[on], at[on]
+            if unique:
+                same = table[at] == wanted
+                if same.any():
+                    open_rows.append(rows[same])
+                    on = np.flatnonzero(~same)
+                    rows, wanted, refs, at = rows[on], wanted[on], refs[on], at[on]
+            at = (at + 1) & mask
+        return (np.sort(np.concatenate(open_rows)) if len(open_rows) > 1 else _NONE), places
+
+    def entries(self) -> tuple[Marks, I64]:
+        """All entries as (marks, refs), in the order in which :meth:`rebuild` expects its own marks."""
+        used = np.flatnonzero(self._marks)
+        return self._marks[used], self._refs[used]
 
     def rebuild(self, keep: Any, more: int = 0) -> None:
         """Forget the entries not marked in ``keep`` (one mark per entry) and make room for ``more``."""
-        hashes, refs = self.entries()
-        hashes, refs = hashes[keep], refs[keep]
+        marks, refs = self.entries()
+        self._fill(marks[keep], refs[keep], more)
+
+    def _fill(self, marks: Marks, refs: I64, more: int) -> None:
         size = _SMALLEST
-        while size < 4 * (len(refs) + more):
+        while size < _SPARSE * (len(refs) + more):
             size *= 2
-        self._hashes, self._refs, self._count = np.zeros(size, np.uint64), np.full(size, _FREE), 0
-        self.add(hashes, refs)
+        self._marks, self._refs, self._count = np.zeros(size, np.uint32), np.empty(size, np.int64), 0
+        self._put(marks, refs, unique=False)
 
     @property
     def nbytes(self) -> int:
-        return self._hashes.nbytes + self._refs.nbytes
+        return self._marks.nbytes + self._refs.nbytes
 
     def dump(self) -> dict[str, Any]:
-        hashes, refs = self.entries()
-        return {"hashes": hashes, "refs": refs}
+        marks, refs = self.entries()
+        return {"marks": marks, "refs": refs}
 
     def load(self, state: dict[str, Any]) -> None:
-        self.add(state["hashes"], state["refs"])
+        self._fill(state["marks"], state["refs"], 0)
 
     def _check(self) -> None:
         size = len(self._refs)
         assert size & (size - 1) == 0 and size >= 2 * self._count, (size, self._count)
-        hashes, refs = self.entries()
+        marks, refs = self.entries()
         assert len(refs) == self._count
-        rows, found = self.find(hashes)
+        rows, found = self.find(marks.astype(np.uint64) << np.uint64(32))
         assert set(zip(rows.tolist(), found.tolist(), strict=True)) >= set(enumerate(refs.tolist()))
+
+
+def _marks(hashes: U64) -> Marks:
+    """The high half of each hash; 0 means a free place, so 1 stands for it."""
+    marks: Marks = np.maximum(hashes >> np.uint64(32), np.uint64(1)).astype(np.uint32)
+    return marks

@@ -40,12 +40,20 @@ class EventLog:
         """The reference that the next event will get."""
         return self.base + len(self._ts)
 
-    def append(self, ts: I64, content: U64, columns: Mapping[str, pa.Array]) -> None:
-        """Add events; ``columns`` holds an array of the same length for each of the log's names."""
+    def append(self, ts: I64, content: U64, columns: Mapping[str, pa.Array], rows: I64 | None = None) -> None:
+        """Add events; ``columns`` holds an array for each of the log's names, of which ``rows`` are the events' (None:
+        all)."""
         self._ts.append(ts)
         self._content.append(content)
+        at = None if rows is None else pa.array(rows)
         for name, column in self.columns.items():
-            column.append(columns[name])
+            values = columns[name]
+            if at is None:
+                column.append(values)
+            elif isinstance(column, FixedColumn):
+                column.append(values, rows)
+            else:
+                column.append(values.take(at))
 
     def ts(self, refs: I64) -> I64:
         return self._ts.live()[refs - self.base]
