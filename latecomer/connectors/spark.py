@@ -22,14 +22,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from latecomer.connectors import spark_keys, spark_tasks
+from latecomer.connectors import spark_cells, spark_detect, spark_keys
 from latecomer.connectors.sinks import Sink, SinkFunction, as_sink
+from latecomer.connectors.spark_tag import Tag
 from latecomer.connectors.versions import Version, VersionStore
 from latecomer.consistency.levels import KSlack
 from latecomer.errors import ConfigError, MissingDependency, SchemaError, StateError
 from latecomer.query.query import Query
 from latecomer.runtime import Runtime
 from latecomer.stream import Stream
+from latecomer.units import Duration, DurationLike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +52,11 @@ class PatternSink:
         key: the attributes that decide the bucket; unless given, all that the queries have in common in ``[…]``.
         arrival: a column that orders the rows of a micro-batch (an offset, an ingest time). Without one the order is
             taken to be that of Spark's input partitions, and within one that of its rows (see ``docs/spark.md``).
+        step: take a micro-batch in steps of this much arrival time (a duration; needs an arrival column of whole
+        numbers in
+            the stream's unit, or of timestamps), so that a batch that catches up on much time gives the same log of
+            answers and corrections as if it had come in batches of that length. The net result is the same with and
+            without.
 
     Raises ConfigError for options that make no sense; in a batch SchemaError for missing columns, and StateError for a
     state folder that was made with other queries, another stream mapping or another number of buckets.
@@ -71,6 +78,7 @@ class PatternSink:
         buckets: int | None = None,
         key: Sequence[str] | str | None = None,
         arrival: str | None = None,
+        step: DurationLike | None = None,
     ) -> None:
         _need_spark()
         self.stream = stream
@@ -88,7 +96,10 @@ class PatternSink:
                 "clock='source' needs buckets=1 here: a bucket sees the events of some sources only, and cannot "
                 "tell the least of their clocks. Use buckets=1 or clock='stream'"
             )
+        if step is not None and arrival is None:
+            raise ConfigError(f"step={step!r} needs arrival=…: the column that says when a row arrived")
         self.arrival = arrival
+        self.step = None if step is None else Duration.of(step)
         self.sinks = [as_sink(s) for s in (sinks if isinstance(sinks, (list, tuple)) else (sinks,))]
         self._store = VersionStore(state)
         self._opened: str | None = None
@@ -103,15 +114,16 @@ class PatternSink:
         before = self._store.before(batch_id, self._settings(), job)
         schema = batch.limit(0).toArrow().schema
         fresh = self._fresh(schema)
-        tag = spark_tasks.Tag(
+        tag = Tag(
             buckets=self.buckets,
             stream=self.stream,
             arrival=self.arrival,
             clock=before.clock if before else None,
         )
         bucket = spark_keys.bucket_column(self.key, self.buckets, batch.schema)
-        cells = batch.withColumn(spark_tasks.BUCKET, bucket).mapInArrow(tag, spark_tasks.CELL_SCHEMA)
-        self._run(cells.union(_controls(spark, self.buckets)), batch_id, before, job, fresh, finish=False)
+        cells = batch.withColumn(spark_cells.BUCKET, bucket).mapInArrow(tag, spark_cells.CELL_SCHEMA)
+        step = self._step_units(schema)
+        self._run(cells.union(_controls(spark, self.buckets)), batch_id, before, job, fresh=fresh, step=step)
 
     def finish(self, spark: SparkSession) -> None:
         """Declare the stream complete, after its query has ended: what still waits is decided, and goes to the sinks.
@@ -125,7 +137,7 @@ class PatternSink:
         last = self._store.read(done[-1])
         batch_id = last.batch if last.finished else last.batch + 1
         before = self._store.before(batch_id, self._settings(), last.job, finish=True)
-        self._run(_controls(spark, self.buckets), batch_id, before, last.job, b"", finish=True)
+        self._run(_controls(spark, self.buckets), batch_id, before, last.job, finish=True)
 
     def explain(self) -> dict[str, Any]:
         """How the stream is split and how far it has come: key, buckets, last version, the stream's clock."""
@@ -149,20 +161,29 @@ class PatternSink:
             self._opened = None
 
     def _run(
-        self, cells: DataFrame, batch_id: int, before: Version | None, job: str | None, fresh: bytes, *, finish: bool
+        self,
+        cells: DataFrame,
+        batch_id: int,
+        before: Version | None,
+        job: str | None,
+        *,
+        fresh: bytes = b"",
+        step: int | None = None,
+        finish: bool = False,
     ) -> None:
         """Steps 3 to 6: shuffle, detect, make the version valid, hand over to the sinks."""
-        detect = spark_tasks.Detect(
+        detect = spark_detect.Detect(
             store=self._store,
             batch=batch_id,
             files=dict(before.files) if before else {},
             fresh=fresh,
             arrival=self.arrival,
+            step=step,
             follow=self.stream.clock == "stream",
             finish=finish,
         )
-        found = self._to_partitions(cells).mapInArrow(detect, spark_tasks.RESULT_SCHEMA)
-        result = spark_tasks.gather(found.toArrow())
+        found = self._to_partitions(cells).mapInArrow(detect, spark_detect.RESULT_SCHEMA)
+        result = spark_detect.gather(found.toArrow())
         missing = set(range(self.buckets)) - set(result.files)
         if missing:
             raise StateError(f"batch {batch_id}: no result for buckets {sorted(missing)}; the batch has to run again")
@@ -198,7 +219,7 @@ class PatternSink:
         if self._checked is None or self._checked[0] != schema:
             if self.arrival is not None and self.arrival not in schema.names:
                 raise SchemaError(f"there is no column {self.arrival!r} to order rows by; columns: {schema.names}")
-            taken = [name for name in (spark_tasks.BUCKET, spark_tasks.CLOCK) if name in schema.names]
+            taken = [name for name in (spark_cells.BUCKET, spark_cells.CLOCK) if name in schema.names]
             if taken:
                 raise SchemaError(f"the column name {taken[0]!r} is used by PatternSink itself: rename the column")
             unknown = [name for name in self.key if name not in schema.names]
@@ -208,6 +229,24 @@ class PatternSink:
             runtime.process(schema.empty_table())
             self._checked = schema, runtime.snapshot()
         return self._checked[1]
+
+    def _step_units(self, schema: pa.Schema) -> int | None:
+        """The step in the arrival column's own units."""
+        if self.step is None or self.arrival is None:
+            return None
+        kind = schema.field(self.arrival).type
+        if pa.types.is_timestamp(kind):
+            units = self.step.units(kind.unit)
+        elif pa.types.is_integer(kind):
+            units = self.step.units(self.stream.unit_for(schema.field(self.stream.ts).type))
+        else:
+            raise SchemaError(
+                f"step={self.step} needs a time of arrival, and column {self.arrival!r} holds {kind}: whole "
+                "numbers in the stream's unit or timestamps are allowed"
+            )
+        if units < 1:
+            raise ConfigError(f"step={self.step} is less than one unit of column {self.arrival!r}: give a longer one")
+        return units
 
     def _settings(self) -> dict[str, Any]:
         """What the state depends on, in values that JSON gives back equal."""

@@ -1,0 +1,161 @@
+"""Detect: the function that runs where the buckets are, after the shuffle.
+
+It puts a bucket's rows in order, reads the bucket's state, gives rows and clocks to the engine, and writes the new
+state as a new attempt. What it tells the driver fits any queries: Arrow streams in binary cells.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from latecomer.connectors.spark_cells import CLOCK, NO_CLOCK, Ints, pack, unpack, unpack_cells
+from latecomer.connectors.versions import VersionStore
+from latecomer.runtime import Output, Runtime
+
+#: What Detect gives to the driver: parts of the changes and late rows, then one ``state`` row per bucket.
+RESULT_SCHEMA = "bucket int, seq int, kind string, data binary"
+
+#: Rows of one cell of results; keeps a cell far below Spark's limit of 2 GiB.
+_ROWS_PER_RESULT = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Detect:
+    """Runs the engine over the cells of each bucket.
+
+    Attributes:
+        store: where states are.
+        batch: number of the micro-batch, under which new states are written.
+        files: bucket -> the state to go on from.
+        fresh: the state to go on from for a bucket that has none.
+        arrival: the column that orders rows, if any.
+        step: how much of that column the engine takes in at once; None: the whole batch.
+        follow: whether the stream's clock, seen over all buckets, is the clock that counts (it is not where each source
+            has its own; then there is one bucket, which sees everything).
+        finish: whether the stream ends here.
+    """
+
+    store: VersionStore
+    batch: int
+    files: dict[int, str]
+    fresh: bytes
+    arrival: str | None
+    step: int | None
+    follow: bool
+    finish: bool
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        cells = [b for b in batches if b.num_rows]
+        if not cells:
+            return
+        order = [("bucket", "ascending"), ("part", "ascending"), ("seq", "ascending")]
+        table = pa.Table.from_batches(cells).sort_by(order)
+        buckets = np.asarray(table["bucket"].to_numpy())
+        starts = np.flatnonzero(np.diff(buckets, prepend=-1))
+        for start, end in zip(starts, np.append(starts[1:], len(buckets)), strict=True):
+            yield from self._bucket(int(buckets[start]), table.slice(start, end - start))
+
+    def _bucket(self, bucket: int, cells: pa.Table) -> Iterator[pa.RecordBatch]:
+        name = self.files.get(bucket)
+        runtime = Runtime.restore(self.fresh if name is None else self.store.get(name))
+        changes, late = _Parcel(bucket, "changes"), _Parcel(bucket, "late")
+        for output in self._outputs(runtime, cells):
+            yield from changes.add(output.changes)
+            yield from late.add(output.late)
+        yield from changes.rest()
+        yield from late.rest()
+        report = {"file": self.store.put(self.batch, bucket, runtime.snapshot()), "clock": runtime.clock}
+        yield _result(bucket, 0, "state", json.dumps(report).encode())
+
+    def _outputs(self, runtime: Runtime, cells: pa.Table) -> Iterator[Output]:
+        """What the engine says, piece by piece, so that a batch with very many matches fits memory."""
+        rows, clock = unpack_cells(cells, self.arrival)
+        if rows is not None:
+            for step in self._steps(rows):
+                clocks = step[CLOCK].to_numpy() if self.follow else None
+                yield from runtime.stream_pieces(step.drop_columns([CLOCK]), clocks=clocks)
+        yield runtime.observe(NO_CLOCK if clock is None or not self.follow else clock)
+        if self.finish:
+            yield runtime.finish()
+
+    def _steps(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """The rows, cut where the arrival column passes a multiple of ``step``."""
+        if self.step is None or self.arrival is None:
+            yield rows
+            return
+        arrived = rows[self.arrival].cast(pa.int64())
+        latest = pc.max(arrived).as_py() or 0  # rows without a value are last
+        number: Ints = np.asarray(pc.fill_null(arrived, latest).to_numpy()) // self.step
+        starts = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(number)]
+        for start, end in pairwise(starts):
+            yield rows.slice(start, end - start)
+
+
+class _Parcel:
+    """Collects one kind of output rows into cells of a fair size; there is at least one, which tells the columns."""
+
+    def __init__(self, bucket: int, kind: str) -> None:
+        self._bucket, self._kind = bucket, kind
+        self._held: list[pa.Table] = []
+        self._rows = 0
+        self._sent = 0
+
+    def add(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        for start in range(0, max(table.num_rows, not self._held), _ROWS_PER_RESULT):
+            part = table.slice(start, _ROWS_PER_RESULT)
+            self._held.append(part)
+            self._rows += part.num_rows
+            if self._rows >= _ROWS_PER_RESULT:
+                yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        if self._rows or not self._sent:
+            yield _result(self._bucket, self._sent, self._kind, pack(pa.concat_tables(self._held)))
+            self._sent += 1
+        self._held, self._rows = [], 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What all buckets gave back: their changes and late rows in order of bucket, their new states, and the clock."""
+
+    changes: pa.Table
+    late: pa.Table
+    files: dict[int, str]
+    clock: int | None
+
+
+def gather(table: pa.Table) -> Result:
+    """Put together what Detect gave to the driver, in an order that does not depend on which task was first."""
+    parts: dict[str, list[pa.Table]] = {"changes": [], "late": []}
+    files: dict[int, str] = {}
+    clocks: list[int] = []
+    ordered = table.sort_by([("bucket", "ascending"), ("seq", "ascending")])
+    for bucket, kind, data in zip(ordered["bucket"], ordered["kind"], ordered["data"], strict=True):
+        if kind.as_py() != "state":
+            parts[kind.as_py()].append(unpack(data.as_buffer()))
+            continue
+        report = json.loads(data.as_py())
+        files[bucket.as_py()] = report["file"]
+        if report["clock"] is not None:
+            clocks.append(report["clock"])
+    changes, late = (pa.concat_tables(parts[kind]) for kind in ("changes", "late"))
+    return Result(changes, late, files, max(clocks, default=None))
+
+
+def _result(bucket: int, seq: int, kind: str, data: bytes) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "bucket": pa.array([bucket], pa.int32()),
+            "seq": pa.array([seq], pa.int32()),
+            "kind": pa.array([kind], pa.string()),
+            "data": pa.array([data], pa.binary()),
+        }
+    )

@@ -1,0 +1,90 @@
+"""Tag: the function that runs where Spark reads the rows, before the shuffle.
+
+It sees rows in order, so it computes the running maximum of event time, the stream's clock, and packs the rows of
+each bucket, with their clocks, into few large cells. Punctuation goes to every bucket, at its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from latecomer.connectors.spark_cells import BUCKET, CLOCK, NO_CLOCK, Bools, Ints, by_arrival, make_cells, pack
+from latecomer.runtime.batches import OTHER, PUNCTUATION, Intake, fix_schema, to_arrow
+from latecomer.stream import Stream
+
+#: Rows that are packed at once: large enough that a cell of one of 64 buckets is worth its Arrow header.
+_ROWS_PER_PACK = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """Packs rows into cells per bucket, each row with the stream's clock as of its arrival.
+
+    Attributes:
+        buckets: how many there are.
+        stream: the meaning of the columns.
+        arrival: the column that orders rows, if any.
+        clock: the stream's clock as of the end of the previous batch.
+    """
+
+    buckets: int
+    stream: Stream
+    arrival: str | None
+    clock: int | None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        part = context.partitionId() if context is not None else 0
+        clock = NO_CLOCK if self.clock is None else self.clock
+        seq = 0
+        for table in self._packs(batches):
+            times, proof = self._read(table)
+            clocks = np.maximum(np.maximum.accumulate(times), clock)
+            clock = int(clocks[-1])
+            yield self._cells(table, clocks, proof, part, seq)
+            seq += 1
+        yield make_cells(range(self.buckets), part, seq, clock, None)
+
+    def _packs(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """Tables of at least ``_ROWS_PER_PACK`` rows; one of all rows, sorted, if there is an arrival column."""
+        held: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in batches:
+            if batch.num_rows:
+                held.append(batch)
+                rows += batch.num_rows
+            if rows >= _ROWS_PER_PACK and self.arrival is None:
+                yield pa.Table.from_batches(held)
+                held, rows = [], 0
+        if held:
+            table = pa.Table.from_batches(held)
+            yield table if self.arrival is None else by_arrival(table, self.arrival)
+
+    def _read(self, table: pa.Table) -> tuple[Ints, Bools]:
+        """Event times (``NO_CLOCK`` for what is no event), and which rows are punctuation."""
+        rows, wrong = to_arrow(table.drop_columns([BUCKET]), None)
+        batch = Intake(self.stream, (), fix_schema(self.stream, rows.schema, (), by_row=False)).read(rows, wrong)
+        return np.where(batch.types == OTHER, batch.ts, NO_CLOCK), batch.types == PUNCTUATION
+
+    def _cells(self, table: pa.Table, clocks: Ints, proof: Bools, part: int, seq: int) -> pa.RecordBatch:
+        bucket = np.asarray(table[BUCKET].to_numpy())
+        rows = table.drop_columns([BUCKET]).append_column(CLOCK, pa.array(clocks))
+        to_all = np.flatnonzero(proof)
+        own = np.flatnonzero(~proof)
+        own = own[np.argsort(bucket[own], kind="stable")]
+        ends = np.searchsorted(bucket[own], np.arange(self.buckets + 1))
+        buckets, cells = [], []
+        for b in range(self.buckets):
+            mine = own[ends[b] : ends[b + 1]]
+            if len(to_all):
+                mine = np.sort(np.concatenate((mine, to_all)))
+            if len(mine):
+                buckets.append(b)
+                cells.append(pack(rows.take(mine)))
+        return make_cells(buckets, part, seq, int(clocks[-1]), cells)
