@@ -4,6 +4,7 @@ import pickle
 import re
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack
-from latecomer.errors import QueryError
+from latecomer.errors import ConfigError, QueryError
 from latecomer.query import Query, absent, event, seq
 from latecomer.query import expressions as x
 from latecomer.query.parse import parse
@@ -196,6 +197,22 @@ def test_window_0_is_allowed_for_one_component():
         ("Aggressive(patience = 10 s, max_delay = 1 h 30 min)", Aggressive("90 min", "10 s")),
         ("aggressive(5 minutes)", Aggressive("5 min")),
         ("aggressive(5 minutes, 10)", Aggressive("5 min", 10)),
+        (
+            "kslack(5 minutes, source 'truck-7' = 1 hour, SOURCE 'it''s' = 2 h)",
+            KSlack("5 min", sources={"it's": "2 h", "truck-7": "1 h"}),
+        ),
+        ("kslack(source '' = 1, k = 2.5)", KSlack(2.5, sources={"": 1})),
+        ("kslack(recall = 0.99, max = 1 hour)", KSlack(recall=0.99, max="1 h")),
+        ("kslack(max = 3600, Recall = 1e-3)", KSlack(recall=0.001, max=3600)),
+        ("kslack(5 minutes, on_late = amend)", KSlack("5 min", on_late="amend")),
+        ("kslack(5 minutes, on_late = divert)", KSlack("5 min")),
+        ("conservative(on_late = AMEND)", Conservative(on_late="amend")),
+        ("aggressive(max_delay = 5 minutes, retractions = 0.01)", Aggressive("5 min", retractions=0.01)),
+        ("aggressive(5 minutes, corrections = replace)", Aggressive("5 min", corrections="replace")),
+        (
+            "aggressive(1 h, 1 s, corrections = replace, on_late = amend)",
+            Aggressive("1 h", "1 s", corrections="replace", on_late="amend"),
+        ),
     ],
 )
 def test_levels_in_the_text(text, level):
@@ -342,11 +359,20 @@ CONDITION = st.recursive(
     ),
     max_leaves=5,
 )
-LENGTH = st.integers(1, 10**15).map(lambda n: Duration(Fraction(n))) | st.integers(1, 99).map(Duration.of)
+LENGTH = (
+    st.integers(1, 10**15).map(lambda n: Duration(Fraction(n)))
+    | st.integers(1, 99).map(Duration.of)
+    | st.decimals(Decimal("1e-12"), 10**6, places=12).map(lambda d: Duration(Fraction(d)))
+)
+SHARE = st.floats(0, 1, exclude_min=True, exclude_max=True)
+ON_LATE = st.sampled_from(["divert", "amend"])
+CORRECTIONS = st.sampled_from(["changes", "replace"])
 LEVEL = (
-    st.builds(KSlack, LENGTH)
-    | st.just(Conservative())
-    | st.builds(Aggressive, LENGTH, st.just(Duration.of(0)) | LENGTH)
+    st.builds(KSlack, LENGTH, sources=st.dictionaries(st.text(), LENGTH, max_size=3), on_late=ON_LATE)
+    | st.builds(KSlack, recall=SHARE, max=LENGTH, on_late=ON_LATE)
+    | st.builds(Conservative, on_late=ON_LATE)
+    | st.builds(Aggressive, LENGTH, st.just(Duration.of(0)) | LENGTH, corrections=CORRECTIONS, on_late=ON_LATE)
+    | st.builds(Aggressive, LENGTH, retractions=SHARE, corrections=CORRECTIONS, on_late=ON_LATE)
 )
 
 
@@ -393,9 +419,32 @@ def test_the_canonical_text_is_readable():
     )
 
 
-def test_a_duration_without_finite_decimals_cannot_be_written():
-    with pytest.raises(QueryError, match="1/3 has no finite decimal form"):
-        seq(event("A")).within(Fraction(1, 3)).query(level=Conservative())
+@settings(max_examples=300)
+@given(
+    st.decimals(0, 10**9, places=15).map(lambda d: Duration(Fraction(d)))
+    | st.integers(0, 10**30).map(lambda n: Duration(Fraction(n)))
+    | st.integers(0, 10**6).map(lambda n: Duration(Fraction(n), plain=True))
+    | st.floats(0, allow_infinity=False, allow_nan=False).map(Duration.of)
+    | st.timedeltas(timedelta(0)).map(Duration.of)
+)
+def test_durations_are_written_exactly(duration):
+    assert Duration.of(str(duration)) == duration
+    window = plan(f"PATTERN A a WITHIN {duration}").window
+    assert window == duration
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [("0.0000005 ms", "0.5 ns"), ("1 h 0.0000005 ms", "3600000000000.5 ns"), ("90 s", "90 s"), ("36 h", "36 h")],
+)
+def test_durations_are_written_in_the_largest_unit_that_says_them(text, written):
+    assert str(Duration.of(text)) == written
+    assert (str(Duration.of(0.1)), str(Duration.of(" 07.50 "))) == ("0.1", "7.5")
+
+
+def test_a_duration_without_finite_decimals_is_refused():
+    with pytest.raises(ConfigError, match="1/3 has no finite decimal form: round it"):
+        seq(event("A")).within(Fraction(1, 3))
 
 
 # Built in Python

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack
-from latecomer.consistency.policy import policy_of
+from latecomer.consistency.policy import whole_units
 from latecomer.errors import options
 from latecomer.query.plan import Negation, Plan
 from latecomer.query.unparse import write
@@ -74,14 +74,24 @@ def _negation(plan: Plan, negation: Negation) -> dict[str, Any]:
 
 def _level(plan: Plan) -> dict[str, Any]:
     match plan.level:
-        case KSlack():
-            meaning = "waits a fixed slack, then is final; matches leave in order of completion"
+        case KSlack(k=k):
+            slack = "a fixed slack" if k is not None else "a slack that it chooses from the lateness seen so far"
+            meaning = f"waits {slack}, then is final; matches leave in order of completion"
         case Conservative():
             meaning = "waits for punctuation, then is final; matches leave as soon as they are proven"
-        case Aggressive(patience=patience):
+        case Aggressive(patience=patience, retractions=retractions):
             first = f"waits {patience}" if patience.amount else "answers at once"
+            if retractions is not None:
+                first = f"waits as long as keeps the share of answers taken back at {retractions:.3g} or less"
             meaning = f"{first}, and takes an answer back when a late event makes it wrong"
-    return {"text": str(plan.level), "meaning": meaning, "final": not isinstance(plan.level, Aggressive)}
+    amends = plan.level.on_late == "amend"
+    if amends:
+        meaning += "; events that break its promise are applied all the same, as marked corrections"
+    return {
+        "text": str(plan.level),
+        "meaning": meaning,
+        "final": not amends and not isinstance(plan.level, Aggressive),
+    }
 
 
 def waits(plan: Plan) -> list[str]:
@@ -90,18 +100,28 @@ def waits(plan: Plan) -> list[str]:
     trailing = any(negation.kind == "trailing" for negation in plan.negations)
     end = f"{first}.ts + {plan.window}" if trailing else f"{last}.ts"
     match plan.level:
-        case KSlack(k=k):
+        case KSlack():
             beyond = "is past" if trailing else "reaches"
-            return [f"until the clock {beyond} {end} + {k}"]
+            return [f"until the clock {beyond} {end} + {_slack(plan.level)}"]
         case Conservative() if plan.negations:
             return [_proof(plan, negation) for negation in plan.negations]
-        case Aggressive(patience=patience) if plan.negations and (trailing or patience.amount):
+        case Aggressive(patience=patience, retractions=chosen) if plan.negations and (
+            trailing or patience.amount or chosen is not None
+        ):
             beyond = "is past" if trailing else "reaches"
             # The scope that closes last decides: a trailing one, else the one that ends at the latest event.
             ends = [_right_end(plan, negation) for negation in plan.negations]
             moment = end if trailing else ends[-1]
-            return [f"until the clock {beyond} {moment}{f' + {patience}' if patience.amount else ''}"]
+            wait = " + the patience it chooses" if chosen is not None else f" + {patience}" if patience.amount else ""
+            return [f"until the clock {beyond} {moment}{wait}"]
     return ["nothing: it leaves with its last event"]
+
+
+def _slack(level: KSlack) -> str:
+    """What is added to the end of a match, in words."""
+    if level.k is None:
+        return f"the slack it chooses (at most {level.max})"
+    return f"{level.k}{' (other sources have their own slack)' * bool(level.sources)}"
 
 
 def _right_end(plan: Plan, negation: Negation) -> str:
@@ -117,24 +137,29 @@ def _proof(plan: Plan, negation: Negation) -> str:
 
 
 def _retention(plan: Plan, unit: str | None) -> dict[str, Any]:
-    units = None if unit is None else policy_of(plan.level, unit).retention(plan.window.units(unit))
     match plan.level:
-        case KSlack(k=k):
-            text = f"{_sum(plan.window, k)} of event time behind the clock: the window and k"
+        case KSlack(k=k, max=most, sources=sources):
+            waits = [slack for slack in (k, most) if slack is not None] + [slack for _, slack in sources]
+            longest, name = _longest(waits, unit), "max" if k is None else "the largest slack" if sources else "k"
         case Aggressive(max_delay=max_delay, patience=patience):
-            # Which of the two is longer is only known in one unit.
-            both = unit is not None or max_delay.plain == patience.plain
-            longest = max(max_delay, patience, key=lambda d: d.exact(unit or "ns")) if both else max_delay
-            text = (
-                f"{_sum(plan.window, longest)} of event time behind the clock: the window and "
-                f"{'max_delay' if longest is max_delay else 'patience'}"
-            )
+            longest = _longest([max_delay, patience], unit)
+            name = "max_delay" if longest is max_delay else "patience"
         case Conservative():
+            types = options(plan.types).replace(" or ", " and ")
             text = (
                 f"{plan.window} behind what punctuation has proven: an event is kept until punctuation of "
-                f"{options(plan.types).replace(' or ', ' and ')} has passed it by the window"
+                f"{types} has passed it by the window"
             )
+            return {"text": text, "units": None, "unit": unit}
+    text = f"{_sum(plan.window, longest)} of event time behind the clock: the window and {name}"
+    units = None if unit is None else whole_units(plan.window, unit) + whole_units(longest, unit)
     return {"text": text, "units": units, "unit": unit}
+
+
+def _longest(lengths: list[Duration], unit: str | None) -> Duration:
+    """The longest of some lengths; plain ones count only where the unit is known, or the first is plain."""
+    alike = [length for length in lengths if unit is not None or length.plain == lengths[0].plain]
+    return max(alike, key=lambda length: length.exact(unit or "ns"))
 
 
 def _sum(a: Duration, b: Duration) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from math import isinf
@@ -16,7 +15,7 @@ from math import isinf
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedInput
 
-from latecomer.consistency.levels import CHOICES, Aggressive, Conservative, KSlack, Level
+from latecomer.consistency.levels import Level
 from latecomer.errors import QueryError
 from latecomer.query.expressions import (
     And,
@@ -33,6 +32,7 @@ from latecomer.query.expressions import (
     Not,
     Or,
 )
+from latecomer.query.levels import Argument, LevelReader
 from latecomer.query.mistakes import explain
 from latecomer.query.syntax import DEFAULT_STRATEGY, Draft, Returned, Step
 from latecomer.query.words import (
@@ -49,7 +49,6 @@ from latecomer.units import Duration, canonical_unit
 
 Node = Tree[Token]
 
-_LEVELS = {"kslack": ("k",), "conservative": (), "aggressive": ("max_delay", "patience")}
 _GROUPS = {
     "SEQ": "write all components in one SEQ(…)",
     "AND": "write one query for each order of the events",
@@ -294,39 +293,18 @@ class _Reader:
         return Returned(self.expr(next(_trees(node))), alias, _start(node))
 
     def level(self, node: Node) -> Level:
-        token = _token(node)
-        name = token.lower()
-        if name not in _LEVELS:
-            near = get_close_matches(name, _LEVELS, 1)
-            guess = f" — did you mean {near[0]}?" if near else ""
-            raise self.fail(f"{str(token)!r} is not a consistency level{guess}", _at(token), CHOICES)
-        given: dict[str, Duration] = {}
-        allowed = _LEVELS[name]
-        for number, argument in enumerate(_trees(node)):
-            label = argument.children[0] if len(argument.children) > 1 else None
-            key = str(label).lower() if label is not None else allowed[number] if number < len(allowed) else None
-            if key is None or key not in allowed:
-                most = f"takes at most {len(allowed)} options" if allowed else "takes no options"
-                problem = most if label is None else f"has no option {str(label)!r}"
-                hint = f"its options: {', '.join(allowed)}" if allowed else f"write {name} alone"
-                raise self.fail(f"{name} {problem}", _start(argument), hint)
-            if key in given:
-                raise self.fail(f"{key} is given twice", _start(argument), "give it once")
-            length = argument.children[-1]
-            assert isinstance(length, Tree)
-            given[key] = self.length(length)
-        try:
-            match name:
-                case "kslack":
-                    return KSlack(**given)
-                case "conservative":
-                    return Conservative()
-                case _:
-                    return Aggressive(**given)
-        except TypeError:
-            raise self.fail(
-                f"{name} needs {allowed[0]}", _at(token), f"for example {name}({allowed[0]} = 5 minutes)"
-            ) from None
+        word = _token(node)
+        return LevelReader(self.fail, self.length).read(word, [self.argument(part) for part in _trees(node)])
+
+    def argument(self, node: Node) -> Argument:
+        *label, value = node.children
+        words = [str(token) for token in label if isinstance(token, Token)]
+        return Argument(
+            name=words[0].lower() if words else None,
+            of=unquote(words[1]) if len(words) > 1 else None,
+            value=value,
+            position=_start(node),
+        )
 
 
 def _trees(node: Node) -> Iterator[Node]:

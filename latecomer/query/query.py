@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from latecomer.consistency.levels import Aggressive, Conservative, KSlack, Level, check_level
+from latecomer.consistency.levels import Level, check_level
 from latecomer.errors import QueryError
 from latecomer.query.parse import parse
 from latecomer.query.plan import Plan
 from latecomer.query.types import check
 from latecomer.query.validate import validate
-from latecomer.query.words import write_duration
 from latecomer.stream import Stream
 
 #: The name of a query that was given none.
@@ -72,25 +71,13 @@ class Query:
     @property
     def text(self) -> str:
         """The canonical text with its CONSISTENCY clause: ``Query(q.text, name=q.name) == q``."""
-        return f"{self.plan.text}\nCONSISTENCY {write_level(self.level)}"
+        return f"{self.plan.text}\nCONSISTENCY {self.level}"
 
     def __repr__(self) -> str:
         return f"Query({self.text!r}, name={self.name!r})"
 
     def __str__(self) -> str:
         return self.text
-
-
-def write_level(level: Level) -> str:
-    """A level as the CONSISTENCY clause writes it, exactly (``str(level)`` may round)."""
-    match level:
-        case KSlack(k=k):
-            return f"kslack({write_duration(k)})"
-        case Conservative():
-            return "conservative"
-        case Aggressive(max_delay=max_delay, patience=patience):
-            more = f", patience = {write_duration(patience)}" if patience.amount else ""
-            return f"aggressive(max_delay = {write_duration(max_delay)}{more})"
 
 
 def check_name(name: str | None) -> str:

@@ -24,7 +24,7 @@ from latecomer.query.expressions import (
 )
 from latecomer.query.plan import Plan
 from latecomer.query.syntax import DEFAULT_STRATEGY
-from latecomer.query.words import write_duration, write_moment, write_name, write_string
+from latecomer.query.words import write_moment, write_name, write_string
 from latecomer.units import Duration
 
 # How tightly a node binds; an operand that binds less than its place asks for goes into parentheses.
@@ -50,7 +50,7 @@ def write_plan(plan: Plan) -> str:
     conditions += [_written(conjunct, _NOT) for group in groups for conjunct in group]
     if conditions:
         lines.append("WHERE " + " AND ".join(conditions))
-    lines.append(f"WITHIN {write_duration(plan.window)}")
+    lines.append(f"WITHIN {plan.window}")
     if plan.returns:
         lines.append("RETURN " + ", ".join(f"{write(expr)} AS {write_name(alias)}" for alias, expr in plan.returns))
     if plan.strategy != DEFAULT_STRATEGY:
@@ -111,6 +111,6 @@ def _constant(value: bool | int | float | str | Duration | Moment | None) -> tup
         case str():
             return _ATOM, write_string(value)
         case Duration():
-            return _ATOM, write_duration(value)
+            return _ATOM, str(value)
         case Moment():
             return _ATOM, f"TIMESTAMP '{write_moment(value)}'"

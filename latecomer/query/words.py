@@ -55,20 +55,6 @@ def unquote(text: str) -> str:
     return text[1:-1].replace(quote * 2, quote)
 
 
-def write_duration(value: Duration) -> str:
-    """A duration as text that reads back exactly; raises QueryError when no finite decimal number says it.
-
-    >>> write_duration(Duration.of("90 s")), write_duration(Duration.of(2.5))
-    ('90 s', '2.5')
-    """
-    if value.plain:
-        return _decimal(value.amount)
-    if value.amount.denominator == 1:
-        return str(value)
-    # str(value) rounds what is no whole number of nanoseconds.
-    return f"{_decimal(value.amount)} ns"
-
-
 def read_duration(parts: list[tuple[str, str]]) -> Duration:
     """The sum of ``(number, unit)`` pairs; raises ValueError for a number with an exponent."""
     return Duration(sum((read_length(number) * UNITS[unit] for number, unit in parts), Fraction(0)))
@@ -79,21 +65,6 @@ def read_length(number: str) -> Fraction:
     if "e" in number.lower():
         raise ValueError("a duration is written without exponent")
     return Fraction(number)
-
-
-def _decimal(value: Fraction) -> str:
-    digits, rest = 0, value.denominator
-    for prime in (2, 5):
-        power = 0
-        while rest % prime == 0:
-            rest, power = rest // prime, power + 1
-        digits = max(digits, power)
-    if rest != 1:
-        raise QueryError(f"the duration {value} has no finite decimal form, so it cannot be part of a query: round it")
-    if not digits:
-        return str(value.numerator)
-    whole, part = divmod(int(value * 10**digits), 10**digits)
-    return f"{whole}.{part:0{digits}d}"
 
 
 def read_moment(text: str) -> Moment:
