@@ -1,7 +1,8 @@
 """How everything here is measured.
 
 Rule: a figure is a ratio of two programs that had the same events in the same run and gave the same answer. Each is
-warmed up, then they take turns, so that a noisy machine disturbs both alike. The minimum is what the programs cost;
+warmed up, then they take turns, so that a noisy machine disturbs both alike. Speeds are events per second of processor
+time, which other work on the machine disturbs least; wall time is kept beside it. The minimum is what a program costs;
 median and spread say how far to trust it. A figure whose answer is wrong is not printed: it is *disqualified*, and the
 run fails.
 """
@@ -52,8 +53,10 @@ class Timing:
             "wall_s": self.wall,
             "cpu_s": self.cpu,
             "min_s": self.best,
+            "min_cpu_s": self.best_cpu,
             "median_s": statistics.median(self.wall),
-            "spread": (max(self.wall) - self.best) / self.best,
+            "median_cpu_s": statistics.median(self.cpu),
+            "spread": (max(self.cpu) - self.best_cpu) / self.best_cpu,
         }
 
 

@@ -57,8 +57,10 @@ def test_programs_take_turns_and_every_run_counts(tmp_path: Path) -> None:
     timings = harness.take_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repeats=2, warmups=1)
     assert calls == ["a", "b"] * 3
     assert {name: len(t.wall) for name, t in timings.items()} == {"a": 2, "b": 2}
-    timing = harness.Timing([2.0, 1.0, 4.0], [1.0, 1.0, 1.0])
-    assert (timing.best, timing.as_dict()["median_s"], timing.as_dict()["spread"]) == (1.0, 2.0, 3.0)
+    timing = harness.Timing([2.0, 1.5, 4.5], [2.0, 1.0, 4.0])
+    assert (timing.best, timing.best_cpu) == (1.5, 1.0)
+    kept = timing.as_dict()
+    assert (kept["median_s"], kept["median_cpu_s"], kept["spread"]) == (2.0, 2.0, 3.0)
     path = harness.Report("part", {"seed": 1}, rows=[{"x": 1}]).save(tmp_path)
     kept = json.loads(path.read_text())
     assert kept["rows"] == [{"x": 1}] and kept["machine"]["numpy"] == np.__version__
