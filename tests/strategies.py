@@ -254,13 +254,13 @@ def events(pick, pattern, ids, scale, offset, most):
     mixed = pick([False, True, True])  # else all attributes agree
     eras = pick([(0,), (0,), (0, 0, 1), (0, 1, 2)])  # times in other frames of the stores
     places = []  # (type, time in small units)
-    for _ in range(pick([1, 2, 3, 3, 4, 0])):
+    for _ in range(pick([1, 2, 3, 3, 4, 0]) * (most // 12)):
         time = pick(range(-4, 7)) + 1021 * pick(eras)
         for type in pattern:
             time += pick([1, 1, 1, 2, 2, 3, 0])
             if pick([True, True, True, True, False]):
                 places.append((type, time))
-    places += [(pick([*pattern, *TYPES, "Z"]), pick(range(-4, 13))) for _ in range(pick(range(5)))]
+    places += [(pick([*pattern, *TYPES, "Z"]), pick(range(-4, 13))) for _ in range(pick(range(5)) * (most // 12))]
     found = []
     for number, (type, time) in enumerate(places[:most]):
         ts = time * scale + offset + (pick([0, 0, 0, 1, -1]) if scale > 1 else 0)
