@@ -264,6 +264,57 @@ def test_attempts_that_do_not_count_do_no_harm(spark, tmp_path):
     assert store.batches() == [2, 3, 4]
 
 
+def test_promises_of_single_sources_mean_the_same_in_every_bucket(spark, tmp_path):
+    """The bound of a type follows the sources of the whole stream, also those that a bucket has not seen yet."""
+    sourced = lc.Stream(type="kind", ts="at", id="id", unit="s", source="device", punctuation="PUNCT")
+    asked = [lc.Query(t, name=n, level=lc.Conservative()) for n, t in (("gap", GAP), ("overdue", OVERDUE))]
+    pick = random.Random(11)
+    rows = stream(400, seed=11).to_pylist()
+    for place, row in enumerate(rows):  # each tag has its source; they appear one after another, and promise later
+        known = place // 50 if row["kind"] != "PUNCT" else max(place - 40, 0) // 50
+        row["device"] = f"d{min(known, int((row['tag'] or 'tag0')[3:]))}"
+        if row["kind"] == "PUNCT":
+            row |= {"of": None, "device": f"d{pick.randrange(known + 1)}"}
+    events = pa.Table.from_pylist(rows, SCHEMA.append(pa.field("device", pa.string())))
+    runtime = lc.Runtime(sourced, asked)
+    sink = PatternSink(sourced, asked, state=tmp_path / "state", sinks=(seen := Collect()), buckets=4)
+    outs = []
+    for number, piece in enumerate(cut(events, 6)):
+        outs.append(runtime.process(piece))
+        sink(frame(spark, piece), number)
+        assert net(seen.changes) == net(pa.concat_tables([o.changes for o in outs])), number
+    assert len(net(seen.changes)) > 20
+    assert rows_of(seen.late) == rows_of(pa.concat_tables([o.late for o in outs]))
+    assert "after_punctuation" in seen.late["reason"].to_pylist()
+
+
+def test_steps_give_the_log_of_small_batches(spark, tmp_path):
+    """One micro-batch in steps says what micro-batches of the steps' length would say; without steps less is said."""
+    rows = stream(seed=8).to_pylist()
+    for row in rows:
+        row["place"] = (row["place"] or 0) // 4
+    events = pa.Table.from_pylist(sorted(rows, key=lambda r: r["place"]), SCHEMA)
+    asked = [q for q in queries() if isinstance(q.level, lc.Aggressive)]
+    runtime = lc.Runtime(STREAM, asked)
+    pieces = [
+        events.filter(pc.equal(pc.divide(events["place"], 5), n)) for n in range(events["place"][-1].as_py() // 5 + 1)
+    ]
+    small = pa.concat_tables([runtime.process(p).changes for p in pieces] + [runtime.finish().changes])
+    logs = {}
+    for step in (None, "5 s"):
+        logs[step] = Collect()
+        sink = PatternSink(
+            STREAM, asked, state=tmp_path / f"state {step}", sinks=logs[step], buckets=3, arrival="place", step=step
+        )
+        sink(frame(spark, events), 0)
+        sink.finish(spark)
+    counts = {step: pc.value_counts(log.changes["op"]).to_pylist() for step, log in logs.items()}
+    deleted = {step: sum(c["counts"] for c in found if c["values"] == "delete") for step, found in counts.items()}
+    assert deleted[None] == 0
+    assert deleted["5 s"] == pc.sum(pc.equal(small["op"], "delete")).as_py() > 10
+    assert net(logs["5 s"].changes) == net(logs[None].changes) == net(small)
+
+
 def test_the_clock_of_the_stream_reaches_every_bucket(spark, tmp_path):
     """A match of one key leaves because events of another key move the clock, within the batch and without own rows."""
     asked = [lc.Query(GAP, name="gap", level=lc.KSlack("10 s"))]
@@ -378,6 +429,7 @@ def test_checkpoint_and_state_belong_together(spark, tmp_path):
         ({"queries": []}, lc.ConfigError, "at least one query"),
         ({"buckets": 0}, lc.ConfigError, "at least 1"),
         ({"key": ["x"]}, lc.ConfigError, "torn apart"),
+        ({"step": "5 s"}, lc.ConfigError, "needs arrival="),
         (
             {"stream": lc.Stream(type="kind", ts="at", id="id", source="tag", unit="s", clock="source")},
             lc.ConfigError,

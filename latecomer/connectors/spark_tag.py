@@ -19,6 +19,9 @@ from latecomer.stream import Stream
 #: Rows that are packed at once: large enough that a cell of one of 64 buckets is worth its Arrow header.
 _ROWS_PER_PACK = 65_536
 
+#: An event type that nobody asks for.
+_NOBODY = "__latecomer_nobody"
+
 
 @dataclass(frozen=True, slots=True)
 class Tag:
@@ -44,7 +47,7 @@ class Tag:
         clock = NO_CLOCK if self.clock is None else self.clock
         seq = 0
         for table in self._packs(batches):
-            times, proof = self._read(table)
+            table, times, proof = self._announced(table, *self._read(table))
             clocks = np.maximum(np.maximum.accumulate(times), clock)
             clock = int(clocks[-1])
             yield self._cells(table, clocks, proof, part, seq)
@@ -71,6 +74,32 @@ class Tag:
         rows, wrong = to_arrow(table.drop_columns([BUCKET]), None)
         batch = Intake(self.stream, (), fix_schema(self.stream, rows.schema, (), by_row=False)).read(rows, wrong)
         return np.where(batch.types == OTHER, batch.ts, NO_CLOCK), batch.types == PUNCTUATION
+
+    def _announced(self, table: pa.Table, times: Ints, proof: Bools) -> tuple[pa.Table, Ints, Bools]:
+        """With a row to all buckets before the first event of each source.
+
+        What all sources have promised depends on which sources there are, and a bucket sees the events of some
+        only. The row is punctuation about a type that does not exist, so it promises nothing, but makes the source
+        known.
+        """
+        stream = self.stream
+        if stream.source is None or stream.punctuation is None or stream.sources is not None or self.buckets == 1:
+            return table, times, proof
+        events = np.flatnonzero(times != NO_CLOCK)
+        sources = table[stream.source].combine_chunks().take(pa.array(events)).dictionary_encode()
+        codes, places = np.unique(np.asarray(sources.indices.fill_null(-1).to_numpy()), return_index=True)
+        first = events[places[codes >= 0]]
+        if stream.of not in table.column_names:
+            table = table.append_column(stream.of, pa.nulls(table.num_rows, pa.string()))
+        rows = table.take(pa.array(first))
+        for column, value in ((stream.type, stream.punctuation), (stream.of, _NOBODY)):
+            kind = table.schema.field(column).type
+            said = pa.array([value] * len(first), pa.string()).cast(kind)
+            rows = rows.set_column(rows.column_names.index(column), column, said)
+        order = np.argsort(np.concatenate((np.arange(len(times)) * 2 + 1, first * 2)), kind="stable")
+        both = pa.concat_tables([table, rows]).take(pa.array(order))
+        nothing = np.full(len(first), NO_CLOCK)
+        return both, np.concatenate((times, nothing))[order], np.concatenate((proof, nothing == NO_CLOCK))[order]
 
     def _cells(self, table: pa.Table, clocks: Ints, proof: Bools, part: int, seq: int) -> pa.RecordBatch:
         bucket = np.asarray(table[BUCKET].to_numpy())

@@ -61,7 +61,7 @@ class Timeline:
         times = self._times[at]
         complete = self._arrived[at].max(axis=1)
         leaves = complete.copy()
-        if isinstance(level, KSlack):
+        if isinstance(level, KSlack) and level.k is not None:
             leaves = np.maximum(leaves, self._clock_reaches(times[:, -1] + level.k.units("min")))
         else:
             for kind, left, right in SCOPES[query]:

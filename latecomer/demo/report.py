@@ -19,13 +19,19 @@ from latecomer.demo.release import Timeline
 
 #: How the table calls the levels.
 _TITLES = {
-    "kslack-3h": "K-slack, 3 h",
-    "kslack-22h": "K-slack, 22 h",
-    "conservative": "conservative (punctuation)",
-    "aggressive-22h": "aggressive, at once",
-    "aggressive-22h-patience-30min": "aggressive, patience 30 min",
-    WATERMARK: "today: drop what is > 1 h late",
+    "kslack-3h": "K-slack 3 h",
+    "kslack-22h": "K-slack 22 h",
+    "conservative": "conservative",
+    "aggressive-22h": "aggressive",
+    "aggressive-22h-patience-30min": "aggressive, patient",
+    WATERMARK: "dropping > 1 h late",
 }
+
+#: What the columns mean, to be printed below the table.
+LEGEND = """
+wait: until a match leaves, from the arrival of its last event (median, and 95 %)
+precision, recall: what holds in the end, against the complete, sorted year
+aggressive: corrects itself for 22 h; patient: and waits 30 min before it answers"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,49 +111,44 @@ def _row(
 
 
 def table(found: list[Row]) -> Table:
-    """The rows for a terminal."""
-    shown = Table(title="A year of flights, each query at each level", caption=_CAPTION, caption_justify="left")
-    for name in ("query", "level"):
-        shown.add_column(name)
-    for name in ("matches", "taken back", "waited (median)", "waited (95 %)", "precision", "recall"):
-        shown.add_column(name, justify="right")
-    for i, row in enumerate(found):
-        shown.add_row(
-            row.query if i == 0 or found[i - 1].query != row.query else "",
-            _TITLES[row.level],
-            f"{row.matches:,}",
-            f"{row.corrections:,} ({_percent(row.taken_back, 1)})" if row.corrections else "0",
-            _minutes(row.wait_median_min),
-            _minutes(row.wait_p95_min),
-            _percent(row.precision, 2),
-            _percent(row.recall, 2),
-            end_section=i + 1 < len(found) and found[i + 1].query != row.query,
-        )
+    """The rows for a terminal of 80 columns."""
+    shown = Table(box=None, padding=(0, 1, 0, 0))
+    shown.add_column("", no_wrap=True)
+    for name in ("matches", "taken back", "wait", "95 %", "precision", "recall"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for query in TEXTS:
+        shown.add_row()
+        shown.add_row(f"[bold]{query}[/bold]")
+        for row in (row for row in found if row.query == query):
+            shown.add_row(
+                f"  {_TITLES[row.level]}",
+                f"{row.matches:,}",
+                f"{row.corrections:,} ({row.taken_back or 0:.0%})" if row.corrections else "0",
+                _minutes(row.wait_median_min),
+                _minutes(row.wait_p95_min),
+                _percent(row.precision),
+                _percent(row.recall),
+            )
     return shown
 
 
-_CAPTION = (
-    "waited: from the arrival of a match's last event to the moment its level lets it go, in arrival time\n"
-    "precision, recall: of the matches that hold at the end, against the complete sorted year"
-)
-
-
 def _minutes(value: float | None) -> str:
+    """A wait as text.
+
+    >>> _minutes(0.0), _minutes(87.5), _minutes(1207.0)
+    ('0 min', '88 min', '20.1 h')
+    """
     if value is None:
         return "–"
-    if value < 1:
-        return "0 min"
-    return f"{value:.0f} min" if value < 60 else f"{int(value) // 60} h {int(value) % 60:02d} min"
+    return f"{value:.0f} min" if value < 100 else f"{value / 60:.1f} h"
 
 
-def _percent(share: float | None, digits: int) -> str:
-    """A share as text; 100 % is only written for all of them.
+def _percent(share: float | None) -> str:
+    """A share as text; 100 % is only written where nothing is missing.
 
-    >>> _percent(0.99999, 2), _percent(1.0, 2)
-    ('99.99 %', '100 %')
+    >>> _percent(0.99999), _percent(1.0)
+    ('99.9 %', '100 %')
     """
     if share is None:
         return "–"
-    if share == 1:
-        return "100 %"
-    return f"{np.floor(share * 100 * 10**digits) / 10**digits:.{digits}f} %"
+    return "100 %" if share == 1 else f"{np.floor(share * 1000) / 10:.1f} %"

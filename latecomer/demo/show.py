@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from dataclasses import asdict
 from json import dumps
 from os import PathLike
@@ -48,7 +49,7 @@ def run(folder: str | PathLike[str] = "demo-results", *, json: bool = False, wee
         stream = stream.filter(pc.less(stream["arrived"], stream["arrived"][0].as_py() + weeks * job.WEEK))
     events = int(pc.sum(pc.is_valid(stream["id"])).as_py())
     files = job.write_weeks(stream, root / "stream")
-    say.print(_introduction(stream, events))
+    say.print(_introduction(stream, events), highlight=False, soft_wrap=True)
     with _progress(say) as bar:
         task = bar.add_task("Starting Spark", total=files, changes="")
         done = 0
@@ -69,7 +70,8 @@ def run(folder: str | PathLike[str] = "demo-results", *, json: bool = False, wee
         return
     console = Console()
     console.print(report.table(found))
-    console.print(_next_steps(root), highlight=False, soft_wrap=True)
+    console.print(report.LEGEND, highlight=False)
+    console.print(_next_steps(root), highlight=False, markup=False, soft_wrap=True)
 
 
 def _prepared(root: Path) -> Path:
@@ -113,7 +115,7 @@ def _introduction(stream: pa.Table, events: int) -> str:
 
 
 _TOP = (
-    "SELECT carrier, origin, count(*) AS cascades FROM matches WHERE query = 'cascade@conservative' "
+    "SELECT carrier, origin, count(*) AS cascades FROM matches WHERE query = $$cascade@conservative$$ "
     "GROUP BY ALL ORDER BY cascades DESC LIMIT 10"
 )
 _QUERY = "PATTERN SEQ(Late a, !Late x, OnTime b) WHERE [carrier, origin] WITHIN 2 hours RETURN b.flight AS flight"
@@ -122,16 +124,20 @@ _COLUMNS = "--ts scheduled --id id --unit min --punctuation PUNCT"
 
 def _next_steps(root: Path) -> str:
     """Where the results are, and three things to try."""
-    here = Path.cwd()
-    shown = root.relative_to(here) if root.is_relative_to(here) else root
-    database, week = shown / "flights.duckdb", shown / "stream" / "week-00.parquet"
+    database, week, tools = (_shown(p) for p in (root / "flights.duckdb", root / "stream", Path(sys.executable).parent))
     return f"""
 The results are in {database}: tables changes (the log), matches (what holds now), late and batches.
 
 Try next:
-  1. Where do delays cascade?
-     python -c "import duckdb; print(duckdb.connect('{database}').sql(\"{_TOP}\"))"
-  2. Replay a week without Spark, at a level of your choice:
-     latecomer run -q "{_QUERY}" --level "kslack(3 h)" -i {week} {_COLUMNS} -o recovered.csv --late late.csv
-  3. See what a query waits for, and how long it keeps state:
-     latecomer check "{_QUERY}" --level conservative"""
+1. Where do delays cascade?
+   {tools}/python -c 'import duckdb; print(duckdb.connect("{database}").sql("{_TOP}"))'
+2. Replay one week without Spark, at a level of your choice:
+   {tools}/latecomer run -q "{_QUERY}" --level "kslack(3 h)" -i {week}/week-00.parquet {_COLUMNS} -o recovered.csv
+3. See what a query waits for, and how long it keeps state:
+   {tools}/latecomer check "{_QUERY}" --level conservative"""
+
+
+def _shown(path: Path) -> Path:
+    """The path as one would type it here."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
