@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from latecomer.errors import ConfigError, options
-from latecomer.units import UNITS, canonical_unit
+from latecomer.units import UNITS, Duration, DurationLike, canonical_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,13 @@ class Stream:
         punctuation: the type of rows that are punctuation: their ``ts`` is the bound, column ``of`` names the event
             type that they speak of (null: all), ``source`` limits them to one source (null: all).
         of: name of that column.
-        sources: names of the sources, where they are known beforehand.
+        sources: names of the sources, where they are known beforehand: with a clock per source, one that has not spoken
+            holds the clock until it idles.
+        idle_timeout: a source that was silent for so long, by ``Runtime.advance(now)``, holds nothing back; when all
+            are, the clock follows ``now - idle_timeout``.
+        max_ahead: an event further ahead of the latest ``Runtime.advance(now)`` goes to the late output (``ahead``)
+            and moves nothing. Without any ``advance``, as in a replay, it is off.
+        quorum: the clock is the q-th largest of the sources' clocks, so that q - 1 broken sources cannot move it.
         schema: Arrow types of the attributes, where they are known beforehand; else the first batch fixes them.
 
     >>> stream = Stream(type="kind", ts="event_time", id="event_id", unit="ms")
@@ -44,6 +50,9 @@ class Stream:
     punctuation: str | None = None
     of: str = "of"
     sources: Sequence[str] | None = None
+    idle_timeout: DurationLike | None = None
+    max_ahead: DurationLike | None = None
+    quorum: int = 1
     schema: pa.Schema | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -53,6 +62,15 @@ class Stream:
             raise ConfigError(f"clock={self.clock!r}: allowed are {options(['stream', 'source'])}")
         if self.clock == "source" and self.source is None:
             raise ConfigError("clock='source' needs the column that names the source: Stream(source='device', …)")
+        if isinstance(self.quorum, bool) or not isinstance(self.quorum, int) or self.quorum < 1:
+            raise ConfigError(f"quorum={self.quorum!r}: a whole number from 1 is needed")
+        if self.quorum > 1 and (self.source is None or self.clock == "source"):
+            raise ConfigError(
+                "quorum counts sources under one clock: Stream(source='device', clock='stream', quorum=2)"
+            )
+        for name in ("idle_timeout", "max_ahead"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, Duration.of(getattr(self, name)))
         named = [c for c in (self.type, self.ts, self.id, self.source) if c is not None]
         if len(set(named)) != len(named):
             raise ConfigError(f"one column has two purposes: type, ts, id and source must differ, given {named}")

@@ -118,7 +118,7 @@ def test_a_late_row_is_the_whole_event():
         {"number": 8, "kind": "A", "at": 11, "device": "d2", "note": "second", "weight": None},
     ]
     out = runtime.process(rows)
-    fixed = ["late_id", "query", "id", "type", "ts", "source", "reason", "late_by", "detail"]
+    fixed = ["late_id", "query", "id", "type", "ts", "source", "reason", "late_by", "detail", "missed", "wrong"]
     assert out.late.column_names == [*fixed, "note", "weight"]
     row = out.late.to_pylist()[0]
     assert len(row.pop("late_id")) == 32
@@ -131,6 +131,8 @@ def test_a_late_row_is_the_whole_event():
         "reason": "after_max_delay",
         "late_by": 7,
         "detail": None,
+        "missed": 1,
+        "wrong": 0,
         "note": "second",
         "weight": None,
     }

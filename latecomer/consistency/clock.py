@@ -2,14 +2,14 @@
 
 Rules (design §3):
 
-* the clock is the largest event time seen; with a quorum of q the q-th largest of the sources' own clocks, so that q - 1 broken
-  sources cannot move it; with a clock per source the least of the sources' own clocks;
-* it never moves back, and it is a *running* value: an event is judged by the clock at its own arrival, so no answer depends
-  on how the stream is cut into batches;
+* the clock is the largest event time seen; with a quorum of q the q-th largest of the sources' own clocks, so that q
+  - 1 broken sources cannot move it; with a clock per source the least of the sources' own clocks;
+* it never moves back, and it is a *running* value: an event is judged by the clock at its own arrival, so no answer
+  depends on how the stream is cut into batches;
 * declared sources that have not spoken hold a clock per source at its start; undeclared ones join at the present clock;
-* a source that was silent for the idle timeout holds nothing back until its next event; when all are silent the clock follows
-  ``now - idle_timeout``. Nothing here reads a clock: ``now`` comes in through ``hear``, and a source counts as heard at the first
-  ``hear`` after its event.
+* a source that was silent for the idle timeout holds nothing back until its next event; when all are silent the clock
+  follows ``now - idle_timeout``. Nothing here reads a clock: ``now`` comes in through ``hear``, and a source counts
+  as heard at the first ``hear`` after its event.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
 
-#: Event times lie within ``-FAR .. FAR`` and durations within ``LONGEST``, so that sums of them fit 64 bits; BEGINNING and
-#: END lie beyond all of that and stand for "not begun" and "complete".
+#: Event times lie within ``-FAR .. FAR`` and durations within ``LONGEST``, so that sums of them fit 64 bits;
+#: BEGINNING and END lie beyond all of that and stand for "not begun" and "complete".
 FAR = 2**62
 LONGEST = 2**59
 BEGINNING = -(2**62 + 2**61)
@@ -142,7 +142,7 @@ class _PerSource:
     """What clocks that know each source's own largest time have in common."""
 
     def __init__(self, declared: int, idle_timeout: int | None) -> None:
-        self.value = BEGINNING
+        self.value: int = BEGINNING
         self.sources: I64 = np.full(declared, BEGINNING, np.int64)
         self._silence = Silence(declared, idle_timeout)
 
@@ -172,15 +172,17 @@ class _PerSource:
 class SourceClock(_PerSource):
     """One clock per source, combined by the minimum over the sources that are not idle.
 
-    Source numbers count from 0 in order of first appearance, declared ones first.
+    Source numbers count from 0 in order of first appearance, declared ones first. ``lag``: how far the clock stays
+    behind ``now - idle_timeout`` when all sources are idle.
 
     >>> clock = SourceClock(declared=2)
     >>> clock.observe(np.array([3, 9, 5]), np.array([0, 1, 0])).tolist()[1:]
     [3, 5]
     """
 
-    def __init__(self, declared: int = 0, idle_timeout: int | None = None) -> None:
+    def __init__(self, declared: int = 0, idle_timeout: int | None = None, lag: int = 0) -> None:
         super().__init__(declared, idle_timeout)
+        self._lag = lag
 
     def observe(self, ts: I64, sources: I64) -> I64:
         pieces: list[I64] = []
@@ -243,7 +245,7 @@ class SourceClock(_PerSource):
 
     def hear(self, now: int) -> None:
         if self._silence.hear(now):
-            self.reach(now - (self._silence.timeout or 0))
+            self.reach(now - (self._silence.timeout or 0) - self._lag)
         else:
             self._combine()
 

@@ -1,4 +1,5 @@
-"""The three consistency levels, as a user holds them: small frozen configurations, no behaviour but to print themselves.
+"""The three consistency levels, as a user holds them: small frozen configurations, no behaviour but to print
+themselves.
 
 What a level *does* is in ``policy.py``. In one line: a level says when events enter, when matches leave, and how long
 state is kept. ``str(level)`` is what the CONSISTENCY clause of a query says.
@@ -25,10 +26,11 @@ class KSlack:
         k: the slack. An event more than ``k`` behind the clock goes to the late output with reason ``after_k``.
         sources: slacks of single sources, by name; the others have ``k``. With ``Stream(clock="source")`` each source's
             own clock counts with its own slack, and the least of them decides; with one clock the largest slack does.
-        recall: choose ``k`` from the lateness seen so far, so that the share of matches lost stays under ``1 - recall``.
+        recall: choose ``k`` from the lateness seen so far, so that the share of matches lost stays under ``1 -
+            recall``.
         max: the largest slack that ``recall`` may choose; state is kept for it.
-        on_late: ``"divert"``: a late event only goes to the late output. ``"amend"``: it is also applied as far as state
-            allows, and what it changes comes out as marked corrections, so the level is no longer final.
+        on_late: ``"divert"``: a late event only goes to the late output. ``"amend"``: it is also applied as far as
+            state allows, and what it changes comes out as marked corrections, so the level is no longer final.
 
     >>> str(KSlack("5 minutes"))
     'kslack(5 min)'
@@ -74,8 +76,8 @@ class KSlack:
 class Conservative:
     """Wait for proof (punctuation), then be final (Liu 2012, §3.6.1).
 
-    An event that punctuation had excluded goes to the late output with reason ``after_punctuation``; ``on_late="amend"``
-    applies it all the same, as far as state allows, as marked corrections.
+    An event that punctuation had excluded goes to the late output with reason ``after_punctuation``;
+    ``on_late="amend"`` applies it all the same, as far as state allows, as marked corrections.
 
     >>> str(Conservative())
     'conservative'
@@ -99,10 +101,10 @@ class Aggressive:
         max_delay: how far behind the clock an event may come; later ones go to the late output (``after_max_delay``).
         patience: how long a match with negation waits before it leaves: fewer answers are taken back, each a little
             later.
-        retractions: choose the patience instead, as little as needed so that at most this share of the emitted matches is
-            taken back later; never more than ``max_delay``.
-        corrections: ``"changes"``: inserts and deletes as they come. ``"replace"``: deletes and inserts of one call that
-            belong together carry a common number in the column ``revision``.
+        retractions: choose the patience instead, as little as needed so that at most this share of the emitted
+            matches is taken back later; never more than ``max_delay``.
+        corrections: ``"changes"``: inserts and deletes as they come. ``"replace"``: deletes and inserts of one call
+            that belong together carry a common number in the column ``revision``.
         on_late: ``"amend"`` also applies events beyond ``max_delay``, as far as state allows, as marked corrections.
 
     >>> str(Aggressive(max_delay="5 minutes"))

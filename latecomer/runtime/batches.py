@@ -23,7 +23,7 @@ from latecomer.stream import Stream
 from latecomer.units import UNITS
 
 #: Row codes besides the numbers of known event types.
-OTHER, PUNCTUATION, MALFORMED = -1, -2, -3
+OTHER, PUNCTUATION, MALFORMED, AHEAD = -1, -2, -3, -4
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Batch:
     Attributes:
         columns: Arrow arrays (n,) by column name, in the fixed schema.
         ts: event times in the stream's units (0 where malformed).
-        types: number of the event type, or OTHER (no query asks for it), PUNCTUATION, MALFORMED.
+        types: number of the event type, or OTHER (no query asks for it), PUNCTUATION, MALFORMED, AHEAD (too far in the future).
         details: for malformed rows what is wrong, by row.
     """
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from latecomer.consistency.levels import Aggressive
 from latecomer.errors import ConfigError
 from latecomer.query.plan import Plan
 from latecomer.query.types import result_type
@@ -19,9 +20,11 @@ from latecomer.runtime.evaluate import Times, compile_value
 from latecomer.runtime.lane import Delta
 from latecomer.runtime.pattern import Pattern, Tester
 from latecomer.runtime.rows import joined
+from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64, combine, hash_column
 from latecomer.storage.log import EventLog
 from latecomer.stream import Stream
+from latecomer.units import UNITS
 
 
 def change_schema(
@@ -49,6 +52,10 @@ def change_schema(
         ("first_ts", ts_type),
         ("last_ts", ts_type),
     ]
+    if any(p.level.on_late == "amend" for p in plans):
+        fixed.append(("amended", pa.bool_()))
+    if any(isinstance(p.level, Aggressive) and p.level.corrections == "replace" for p in plans):
+        fixed.append(("revision", pa.int64()))
     return pa.schema(fixed + [(name, kind) for name, (kind, _) in fields.items()])
 
 
@@ -59,7 +66,11 @@ class ChangeWriter:
         self, pattern: Pattern, schema: pa.Schema, id_name: str, log: EventLog, tester: Tester, times: Times
     ) -> None:
         self._pattern, self._schema, self._id, self._log, self._tester = pattern, schema, id_name, log, tester
+        self._times = times
         self._name = hash_column(pa.array([pattern.plan.name]), 1), hash_column(pa.array([pattern.plan.name]), 2)
+        level = pattern.plan.level
+        self._amends = level.on_late == "amend"
+        self._revises = isinstance(level, Aggressive) and level.corrections == "replace"
         self._returns = {
             alias: compile_value(expr, times, schema.field(alias).type) for alias, expr in pattern.plan.returns
         }
@@ -78,14 +89,37 @@ class ChangeWriter:
             "query": pa.repeat(self._pattern.plan.name, n),
             "match_id": self._match_ids(ids, n),
             "events": pa.ListArray.from_arrays(pa.array(offsets), _as(ids, events.value_type)),
-            "first_ts": _as(pa.array(rows.time(positives[0])), self._schema.field("first_ts").type),
-            "last_ts": _as(pa.array(rows.time(positives[-1])), self._schema.field("last_ts").type),
+            "first_ts": self._moments(rows.time(positives[0])),
+            "last_ts": self._moments(rows.time(positives[-1])),
         }
+        if self._amends:
+            columns["amended"] = pa.concat_arrays([pa.repeat(d.amended, len(d.rows)) for d in deltas])
+        if self._revises:
+            columns["revision"] = pa.array(np.concatenate([self._causes(d) for d in deltas]))
         lookup = self._tester.lookup(rows)
         for alias, value in self._returns.items():
             columns[alias] = value(lookup, n)
         arrays = [columns[f.name] if f.name in columns else pa.nulls(n, f.type) for f in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _moments(self, ts: I64) -> pa.Array:
+        """Times in the stream's units as the output's type."""
+        kind = self._schema.field("first_ts").type
+        if not pa.types.is_timestamp(kind):
+            return pa.array(ts)
+        per_unit, per_value = self._times.scale, UNITS[kind.unit]
+        values = ts * (per_unit // per_value) if per_unit >= per_value else ts // (per_value // per_unit)
+        return pa.array(values).view(kind)
+
+    def _causes(self, delta: Delta) -> I64:
+        """The arrival number of the event that caused each change: the negative that killed, or the match's last to
+        arrive.
+
+        Changes of one event share the number, so a consumer can replace what it deleted by what it inserted.
+        """
+        if delta.cause is not None:
+            return delta.cause
+        return np.maximum.reduce([delta.rows.ref(i) for i in self._pattern.positives])  # type: ignore[no-any-return]
 
     def _match_ids(self, ids: pa.Array, n: int) -> pa.Array:
         halves = []

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from latecomer.consistency.clock import BEGINNING, END, Clock, SourceClock, StreamClock
-from latecomer.consistency.policy import policy_of, whole_units
-from latecomer.consistency.punctuation import ANY, Bounds, History, Punctuation
+from latecomer.consistency.clock import BEGINNING, END
+from latecomer.consistency.levels import KSlack
+from latecomer.consistency.policy import Policy, Setting, adapts, policy_of, whole_units
+from latecomer.consistency.slack import Arrivals
 from latecomer.query.expressions import attributes
 from latecomer.query.plan import Plan
 from latecomer.query.types import EVENT_TIME
@@ -29,12 +29,14 @@ from latecomer.runtime.late import LateWriter
 from latecomer.runtime.pattern import Pattern, Tester
 from latecomer.runtime.rows import PIECE
 from latecomer.runtime.selection import Selector
+from latecomer.runtime.timekeeper import Moments, Timekeeper
 from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64, hash_column, hash_contents
 from latecomer.storage.ids import IdIndex
 from latecomer.storage.log import EventLog
 from latecomer.storage.store import Bools, CodeLayout
 from latecomer.stream import Stream
+from latecomer.units import Duration
 
 #: A piece of output: a record batch of changes, or one of late rows.
 Piece = tuple[bool, pa.RecordBatch]
@@ -64,25 +66,29 @@ class Engine:
         kept = {f.name: f.type for f in self.intake.schema}
         self.log = EventLog({name: kept[name] for name in sorted(attributes_of(plans) | {id_name})})
         self.ids = IdIndex()
-        self.clock: Clock = SourceClock(len(stream.sources or ())) if stream.clock == "source" else StreamClock()
-        self.bounds = Bounds(len(self.types))
-        self._sources: dict[Any, int] = {s: i for i, s in enumerate(stream.sources or ())}
+        policies = [self._policy(plan, numbers) for plan in plans]
+        named = any(isinstance(p.level, KSlack) and p.level.sources for p in plans)
+        proves = any(policy.proves for policy in policies)  # then a promise of a single source may come at any time
+        by_source = stream.clock == "source" or stream.quorum > 1 or proves or named
+        self.time = Timekeeper(stream, self.types, self.unit, by_source)
 
-        policies = [policy_of(p.level, self.unit) for p in plans]
         patterns = [Pattern(p, whole_units(p.window, self.unit), kept, times) for p in plans]
         reach = max(p.window + (policy.retention(0) or 0) for p, policy in zip(patterns, policies, strict=True))
         self.layout = CodeLayout.for_reach(reach)
         self._testers = [Tester(self.log, p) for p in patterns]
+        groups: dict[Any, list[int]] = {}
+        for i, plan in enumerate(plans):
+            groups.setdefault((plan.level, i if adapts(plan.level) else None), []).append(i)
         self.lanes = [
             Lane(
-                policy,
-                [(i, p) for i, p in enumerate(patterns) if policies[i] == policy],
+                policies[group[0]],
+                [(i, patterns[i]) for i in group],
                 numbers,
                 self.layout,
                 self.log,
                 self._testers,
             )
-            for policy in dict.fromkeys(policies)
+            for group in groups.values()
         ]
         self._numbers = numbers
         selections = {s for lane in self.lanes for s in lane.stores}
@@ -96,8 +102,17 @@ class Engine:
         self.late_schema = self._late.schema
         self.no_changes = self.change_schema.empty_table()
         self.no_late = self.late_schema.empty_table()
-        proves = any(policy.proves for policy in policies)  # then a promise of a single source may come at any time
-        self._per_source = stream.source is not None and (stream.clock == "source" or proves)
+
+    def _policy(self, plan: Plan, numbers: Mapping[str, int]) -> Policy:
+        idle = self.stream.idle_timeout
+        setting = Setting(
+            self.unit,
+            self.stream.clock,
+            tuple(self.stream.sources or ()),
+            None if idle is None else whole_units(Duration.of(idle), self.unit),
+            [numbers[c.type] for c in plan.positives],
+        )
+        return policy_of(plan.level, setting)
 
     # --- the road of a batch -----------------------------------------------------------------------------------------
 
@@ -108,30 +123,38 @@ class Engine:
         batch = self.intake.read(given, details)
         self.counters["rows"] += len(batch)
         yield from self._malformed(batch)
-        is_event = batch.types >= OTHER
-        events = np.flatnonzero(is_event)
-        sources, known = self._source_numbers(batch, is_event)
-        clock = self._observe(batch, events, sources, clocks)
-        history = self._promise(batch, sources, known)
-
+        moments = self.time.read(batch, clocks)
+        yield from self._ahead(batch, moments)
         rows = np.flatnonzero(batch.types >= 0)
-        self.counters["events"] += len(events)
-        self.counters["other_types"] += len(events) - len(rows)
-        if len(events) < len(batch):  # a clock at every row, as all that follows counts by rows of the batch
-            whole = np.zeros(len(batch), np.int64)
-            whole[events] = clock
-            clock = whole
+        self.counters["events"] += len(moments.events)
+        self.counters["other_types"] += len(moments.events) - len(rows)
+        self.counters["punctuation"] += int((batch.types == PUNCTUATION).sum())
+        arrivals = self.time.arrivals(batch, moments)  # before duplicates lose their type: levels learn from all events
         hashes, content = self._identify(batch)
-        rows = yield from self._enter(batch, rows, hashes, content, clock, history)
+        rows = yield from self._enter(batch, rows, hashes, content, moments)
         refs = np.zeros(len(batch), np.int64)
         refs[rows] = np.arange(self.log.end, self.log.end + len(rows))
         if len(rows):
             self.log.append(batch.ts[rows], content[rows], batch.columns, rows if len(rows) < len(batch) else None)
         selector = Selector(batch.types, self._numbers, batch.ts, batch.columns, self._conditions)
         for lane in self.lanes:
-            accepted = yield from self._judge(lane, batch, rows, clock, sources, history)
-            yield from self._step(lane, selector, accepted, refs, batch.ts)
+            limit, late = self._judge(lane, batch, rows, arrivals, moments)
+            self._advance(lane)
+            accepted = None if late is None else ~late
+            yield from self._write(lane.step(selector, accepted, refs, batch.ts, self.time.bounds))
+            if late is not None:
+                yield from self._report(lane, selector, batch, late, limit, refs)
+                if self._amends(lane):
+                    yield from self._write(lane.amend(selector, late, refs, batch.ts))
         self._purge()
+
+    def _amends(self, lane: Lane) -> bool:
+        return self.plans[lane.queries[0].number].level.on_late == "amend"
+
+    def _advance(self, lane: Lane, clock: int | None = None) -> None:
+        lane.clock = self.time.clock.value if clock is None else clock
+        now = None if self.time.now == BEGINNING else self.time.now
+        lane.policy.advance(lane.clock, now)
 
     def _malformed(self, batch: Batch) -> Iterator[Piece]:
         rows = np.flatnonzero(batch.types == MALFORMED)
@@ -139,50 +162,11 @@ class Engine:
             self.counters["malformed"] += len(rows)
             yield False, self._late.write(batch, rows, "malformed", detail=lambda row: batch.details.get(row, ""))
 
-    def _source_numbers(self, batch: Batch, is_event: Bools) -> tuple[I64, I64]:
-        """Each row's source as a number (ANY where that does not matter), and how many sources are known at each
-        row."""
-        n = len(batch)
-        if not self._per_source or self.stream.source is None:
-            return np.full(n, ANY), np.zeros(n, np.int64)
-        encoded = batch.columns[self.stream.source].dictionary_encode()
-        codes = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy().astype(np.int64)
-        values = [*encoded.dictionary.to_pylist(), None]
-        first = np.full(len(values), n)
-        speaks = is_event | ((batch.types == PUNCTUATION) & (codes < len(values) - 1))
-        speaking = np.flatnonzero(speaks)
-        np.minimum.at(first, codes[speaking], speaking)
-        before = len(self._sources)
-        numbers = np.full(len(values), ANY)
-        for code in np.argsort(first, kind="stable").tolist():
-            if first[code] < n:
-                numbers[code] = self._sources.setdefault(values[code], len(self._sources))
-        sources = np.where(speaks, numbers[codes], ANY)
-        known = np.maximum(np.maximum.accumulate(sources) + 1, before) if n else sources
-        return sources, known
-
-    def _observe(self, batch: Batch, events: I64, sources: I64, clocks: I64 | None) -> I64:
-        """The clock at each event."""
-        if clocks is None:
-            return self.clock.observe(batch.ts[events], sources[events])
-        outside = np.maximum.accumulate(clocks) if len(clocks) else clocks
-        running = np.maximum(self.clock.observe(batch.ts[events], sources[events]), outside[events])
-        if len(clocks):
-            self.clock.reach(int(outside[-1]))
-        return running
-
-    def _promise(self, batch: Batch, sources: I64, known: I64) -> History:
-        rows = np.flatnonzero(batch.types == PUNCTUATION)
-        empty = np.zeros(0, np.int64)
-        if not len(rows):
-            return self.bounds.apply(Punctuation(empty, empty, empty, empty, empty))
-        self.counters["punctuation"] += len(rows)
-        of = batch.columns[self.stream.of].take(pa.array(rows))
-        found = pc.index_in(of, value_set=pa.array(self.types, pa.string())).fill_null(-2).to_numpy()
-        kinds = np.where(of.is_null().to_numpy(zero_copy_only=False), ANY, found).astype(np.int64)
-        heard = kinds != -2  # the others speak of types that no query asks for
-        rows, kinds = rows[heard], kinds[heard]
-        return self.bounds.apply(Punctuation(rows, kinds, batch.ts[rows], sources[rows], known[rows]))
+    def _ahead(self, batch: Batch, moments: Moments) -> Iterator[Piece]:
+        """Events from too far in the future count for nothing."""
+        if len(moments.ahead):
+            self.counters["ahead"] += len(moments.ahead)
+            yield False, self._late.write(batch, moments.ahead, "ahead", moments.ahead_by)
 
     def _identify(self, batch: Batch) -> tuple[U64, U64]:
         """Hashes of the rows' ids, and of all else that they say."""
@@ -192,7 +176,7 @@ class Engine:
         return hash_column(batch.columns[self.intake.id_name]), hash_contents(start, said)
 
     def _enter(
-        self, batch: Batch, rows: I64, hashes: U64, content: U64, clock: I64, history: History
+        self, batch: Batch, rows: I64, hashes: U64, content: U64, moments: Moments
     ) -> Generator[Piece, None, I64]:
         """Enter the ids of ``rows``; the rows that count. Duplicates lose their type; conflicting ones are reported."""
         if not len(rows):
@@ -214,7 +198,7 @@ class Engine:
             self.log,
             self.intake.id_name,
             new,
-            lambda some: self._floors(clock[rows[some]], history, rows[some]),
+            lambda some: self._floors(rows[some], moments),
         )
         if found is None:
             return rows
@@ -233,53 +217,60 @@ class Engine:
             batch.types[rows[repeats]] = OTHER
         return rows[~repeats]
 
-    def _floors(self, clock: I64, history: History, positions: I64) -> I64:
-        """The time below which nothing can change an answer any more, at each of the positions."""
-        least = {t: history.whole_at(t, positions) for lane in self.lanes if lane.policy.proves for t in lane.types}
-        result = np.full(len(positions), END)
+    def _floors(self, rows: I64, moments: Moments) -> I64:
+        """The time below which nothing can change an answer any more, as of the arrival of each of the rows."""
+        result = np.full(len(rows), END)
         for lane in self.lanes:
             for query in lane.queries:
-                keep = lane.policy.retention(query.pattern.window)
-                if keep is not None:
-                    floor = clock - keep
+                window = query.pattern.window
+                kept = lane.policy.retention(window)
+                if kept is not None:
+                    floor = moments.clock[rows] - kept
                 else:
-                    floor = np.maximum(
-                        np.minimum.reduce([least[t] for t in query.types]) - query.pattern.window, BEGINNING
-                    )
+                    least = np.minimum.reduce([moments.history.whole_at(t, rows) for t in query.types])
+                    floor = np.maximum(least - window, BEGINNING)
                 result = np.minimum(result, floor)
         return result
 
     def _judge(
-        self, lane: Lane, batch: Batch, rows: I64, clock: I64, sources: I64, history: History
-    ) -> Generator[Piece, None, Bools | None]:
-        """Which rows of the batch keep the lane's promise (None: all events); the others are reported for each query
-        that looks at their type.
-        """
-        if not len(rows):
-            return None
-        ts, types, clock = batch.ts[rows], batch.types[rows], clock[rows]
-        bound = history.at(types, sources[rows], rows) if lane.policy.proves else clock
-        limit = lane.policy.limit(clock, bound)
-        late = ts < limit
-        if late.any():
-            for query in lane.queries:
-                own = np.flatnonzero(late & np.isin(types, query.types))
-                if len(own):
-                    name = query.pattern.plan.name
-                    self.counters[name, lane.policy.reason] += len(own)
-                    yield False, self._late.write(batch, rows[own], lane.policy.reason, (limit - ts)[own], name)
-            accepted = np.ones(len(batch), bool)
-            accepted[rows[late]] = False
-            return accepted
-        return None
+        self, lane: Lane, batch: Batch, rows: I64, arrivals: Arrivals, moments: Moments
+    ) -> tuple[I64, Bools | None]:
+        """The lane's limit at each row, and which rows of the batch are late (None: none)."""
+        bound = arrivals.clock
+        if lane.policy.proves:
+            events = moments.events
+            bound = np.full(len(events), BEGINNING)
+            wanted = np.flatnonzero(arrivals.types >= 0)
+            bound[wanted] = moments.history.at(arrivals.types[wanted], arrivals.sources[wanted], events[wanted])
+        limit = lane.policy.observe(arrivals, bound)
+        if len(limit) < len(batch):
+            whole = np.full(len(batch), BEGINNING)
+            whole[moments.events] = limit
+            limit = whole
+        late = batch.ts < limit
+        if not late.any():
+            return limit, None
+        mask = np.zeros(len(batch), bool)
+        mask[rows] = late[rows] & np.isin(batch.types[rows], lane.types)
+        return limit, mask if mask.any() else None
 
-    def _step(
-        self, lane: Lane, selector: Selector | None, accepted: Any, refs: I64, ts: I64, clock: int | None = None
+    def _report(
+        self, lane: Lane, selector: Selector, batch: Batch, late: Bools, limit: I64, refs: I64
     ) -> Iterator[Piece]:
-        now = self.clock.value if clock is None else clock
+        """Late events go to the late output, once for each query that looks at their type."""
+        for query in lane.queries:
+            rows = np.flatnonzero(late & np.isin(batch.types, query.types))
+            if len(rows):
+                name, reason = query.pattern.plan.name, lane.policy.reason
+                self.counters[name, reason] += len(rows)
+                missed, wrong = lane.what_if(query, selector, late, refs, batch.ts)
+                late_by = (limit - batch.ts)[rows]
+                yield False, self._late.write(batch, rows, reason, late_by, name, effect=(missed[rows], wrong[rows]))
+
+    def _write(self, deltas: Iterator[Delta]) -> Iterator[Piece]:
         held: list[Delta] = []  # deltas of one query, written together: a table for each would cost more than its rows
         size = 0
-        for delta in lane.step(selector, accepted, refs, ts, now, self.bounds):
+        for delta in deltas:
             self.counters[self.plans[delta.query].name, "insert" if delta.insert else "delete"] += len(delta.rows)
             if held and (held[0].query != delta.query or size + len(delta.rows) > PIECE):
                 yield True, self._changes[held[0].query].write(held)
@@ -290,12 +281,12 @@ class Engine:
             yield True, self._changes[held[0].query].write(held)
 
     def _purge(self) -> None:
-        floor = min(lane.floor(self.clock.value, self.bounds) for lane in self.lanes)
+        floor = min(lane.floor(self.time.clock.value, self.time.bounds) for lane in self.lanes)
         if floor > BEGINNING:
             self.log.drop_before(floor)
 
     def _forget_ids(self, more: int) -> None:
-        floor = min(lane.floor(self.clock.value, self.bounds) for lane in self.lanes)
+        floor = min(lane.floor(self.time.clock.value, self.time.bounds) for lane in self.lanes)
         _, refs = self.ids.entries()
         keep = refs >= self.log.base
         keep[keep] = self.log.ts(refs[keep]) >= floor
@@ -309,26 +300,15 @@ class Engine:
 
     def finish(self) -> Iterator[Piece]:
         """The stream has ended: every promise is complete."""
-        kinds = np.full(1, ANY)
-        self.bounds.apply(Punctuation(np.zeros(1, np.int64), kinds, np.full(1, END), kinds, np.zeros(1, np.int64)))
+        self.time.promise(None, END, None)
         yield from self._settle(END)
 
     def _settle(self, clock: int | None) -> Iterator[Piece]:
         nothing = np.zeros(0, np.int64)
         for lane in self.lanes:
-            yield from self._step(lane, None, None, nothing, nothing, clock)
+            self._advance(lane, clock)
+            yield from self._write(lane.step(None, None, nothing, nothing, self.time.bounds))
         self._purge()
-
-    def promise(self, type: str | None, ts: int, source: Any) -> None:
-        """Take in one punctuation given by hand."""
-        number = ANY
-        if source is not None:
-            number = self._sources.setdefault(source, len(self._sources))
-        if type is not None and type not in self._numbers:
-            return
-        kind = ANY if type is None else self._numbers[type]
-        one = [np.full(1, v) for v in (0, kind, ts, number, len(self._sources))]
-        self.bounds.apply(Punctuation(*one))
 
     def unreadable(self, lines: Sequence[tuple[str, str]]) -> Iterator[Piece]:
         self.counters["rows"] += len(lines)
@@ -342,9 +322,7 @@ class Engine:
         return {
             "log": self.log.dump(),
             "ids": self.ids.dump(),
-            "clock": self.clock.dump(),
-            "bounds": self.bounds.dump(),
-            "sources": list(self._sources),
+            "time": self.time.dump(),
             "next_number": self.intake.next_number,
             "lanes": [lane.dump() for lane in self.lanes],
         }
@@ -352,9 +330,7 @@ class Engine:
     def load(self, state: Mapping[str, Any]) -> None:
         self.log.load(state["log"])
         self.ids.load(state["ids"])
-        self.clock.load(state["clock"])
-        self.bounds.load(state["bounds"])
-        self._sources = {s: i for i, s in enumerate(state["sources"])}
+        self.time.load(state["time"])
         self.intake.next_number = state["next_number"]
         for lane, saved in zip(self.lanes, state["lanes"], strict=True):
             lane.load(saved)

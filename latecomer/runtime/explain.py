@@ -33,8 +33,8 @@ def explain(plans: Sequence[Plan], engine: Engine | None, counters: Mapping[str,
             "counters": dict(counters),
             "queries": {p.name: {"level": str(p.level), "held": 0, "buffered": 0, "waiting": []} for p in plans},
         }
-    clock = engine.clock.value
-    bounds = {name: engine.bounds.bound(i) for i, name in enumerate(engine.types)}
+    clock = engine.time.clock.value
+    bounds = {name: engine.time.bounds.bound(i) for i, name in enumerate(engine.types)}
     queries = {}
     for lane in engine.lanes:
         for query in lane.queries:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from latecomer.consistency.clock import BEGINNING
 from latecomer.runtime.pattern import Pattern
 from latecomer.runtime.rows import Rows
 from latecomer.runtime.sequence import scope
@@ -18,6 +17,9 @@ from latecomer.storage.columns import I64, Array
 from latecomer.storage.log import EventLog
 from latecomer.storage.store import Bools
 from latecomer.storage.timeline import Timeline
+
+
+_NO_SCOPE = np.int64(-(2**63))  # below every horizon, even before the clock has begun
 
 
 class Holding:
@@ -37,7 +39,7 @@ class Holding:
         result = []
         for probe in self._pattern.probes:
             lo, hi = scope(rows, probe, self._pattern)
-            result.append(np.where(lo > hi, BEGINNING, hi))
+            result.append(np.where(lo > hi, _NO_SCOPE, hi))
         return result
 
     def closed(self, rows: Rows, horizons: list[int]) -> Bools:
@@ -46,6 +48,18 @@ class Holding:
         for end, horizon in zip(self.ends(rows), horizons, strict=True):
             mask &= end <= horizon
         return mask
+
+    def reach(self, rows: Rows) -> I64:
+        """The earliest time that each match depends on: of its first event, or of a leading scope's begin."""
+        first = rows.time(self._pattern.positives[0])
+        for probe in self._pattern.probes:
+            first = np.minimum(first, scope(rows, probe, self._pattern)[0])
+        return first
+
+    def delays(self, rows: Rows, clock: int) -> I64:
+        """How far ``clock`` has passed the last scope of each match."""
+        last: I64 = np.maximum.reduce(self.ends(rows))
+        return clock - last
 
     def completion(self, rows: Rows) -> I64:
         """When a match is complete in event time: at its last event, or at the end of a trailing scope (design §1)."""

@@ -29,18 +29,25 @@ from latecomer.runtime.rows import Rows
 from latecomer.runtime.selection import Selection, Selector
 from latecomer.runtime.sequence import SequenceMatcher
 from latecomer.storage.columns import I64
+from latecomer.storage.hashing import U64
 from latecomer.storage.log import EventLog
-from latecomer.storage.store import CodeLayout, Store
+from latecomer.storage.store import Bools, CodeLayout, Store
 from latecomer.storage.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Matches of one query that the output gains (``insert``) or loses."""
+    """Matches of one query that the output gains (``insert``) or loses.
+
+    ``cause``: for lost matches the references of the negatives that killed them. ``amended``: an event beyond the
+    level's promise was applied all the same.
+    """
 
     query: int
     insert: bool
     rows: Rows
+    cause: I64 | None = None
+    amended: bool = False
 
 
 class QueryState:
@@ -54,6 +61,8 @@ class QueryState:
         self.matcher: SequenceMatcher
         self.holding: Holding
         self.horizons = [BEGINNING] * len(self.negative_types)
+        self.clock = BEGINNING  # at the last step
+        self.floor = BEGINNING  # all events at or above it are still held
 
 
 class Lane:
@@ -69,7 +78,7 @@ class Lane:
         testers: Sequence[Tester],
     ) -> None:
         self.policy = policy
-        self._log = log
+        self.clock = BEGINNING
         self.queries = [QueryState(number, pattern, type_numbers) for number, pattern in patterns]
         selections = sorted({s for q in self.queries for s in q.pattern.selections()}, key=repr)
         self.stores: dict[Selection, Store] = {s: Store(layout) for s in selections}
@@ -82,30 +91,26 @@ class Lane:
 
     # --- the step ----------------------------------------------------------------------------------------------------
 
-    def step(
-        self, selector: Selector | None, accepted: Any, refs: I64, ts: I64, clock: int, bounds: Bounds
-    ) -> Iterator[Delta]:
-        """Take in the events marked in ``accepted`` and move to ``clock`` and ``bounds``; the deltas must be consumed
-        to the end."""
+    def step(self, selector: Selector | None, accepted: Any, refs: I64, ts: I64, bounds: Bounds) -> Iterator[Delta]:
+        """Take in the events marked in ``accepted`` (None: all) and act on the policy and ``bounds`` as they are now;
+        the deltas must be consumed to the end.
+        """
         if selector is not None:
             self._admit(selector, accepted, refs, ts)
-        entry = self.policy.entry(clock)
+        entry = self.policy.entry()
         for selection, buffer in self._buffers.items():
             moments, columns = buffer.take(entry)
             self.stores[selection].stage(columns[0].view(np.uint64), moments, columns[1])
         for query in self.queries:
-            horizons = [self.policy.horizon(clock, bounds.bound(t)) for t in query.negative_types]
+            horizons = [self.policy.horizon(bounds.bound(t)) for t in query.negative_types]
             yield from self._advance(query, horizons)
         for store in self.stores.values():
             store.commit()
-        self._purge(clock, bounds)
+        self._purge(bounds)
 
     def _admit(self, selector: Selector, accepted: Any, refs: I64, ts: I64) -> None:
         for selection, store in self.stores.items():
-            at, hashes = selector.select(selection)
-            if accepted is not None and len(at):
-                mask = accepted[at]
-                at, hashes = at[mask], hashes[mask]
+            at, hashes = _among(selector, selection, accepted)
             if not len(at):
                 continue
             if self.policy.ordered:
@@ -118,45 +123,104 @@ class Lane:
         matcher, holding = query.matcher, query.holding
         ordered = self.policy.ordered
         if not self.policy.final:
-            for rows in matcher.deleted():
-                left = rows.take(holding.closed(rows, query.horizons))
-                if len(left):
-                    yield Delta(query.number, False, left)
+            for rows, cause in matcher.deleted():
+                self.policy.learn(holding.delays(rows, query.clock), 0)
+                left = holding.closed(rows, query.horizons)
+                if left.any():
+                    yield Delta(query.number, False, rows.take(left), cause[left])
         for rows in matcher.inserted(ordered):
             if not horizons:
                 yield Delta(query.number, True, rows)
             elif ordered and holding.waits_past_its_end:
                 holding.hold(rows)
             else:
-                closed = holding.closed(rows, horizons)
-                if closed.all():
-                    yield Delta(query.number, True, rows)
-                    continue
-                holding.hold(rows.take(~closed))
-                if closed.any():
-                    yield Delta(query.number, True, rows.take(closed))
-        if horizons and len(holding):
-            rows = holding.due(horizons)
-            if len(rows):
-                rows = rows.take(matcher.alive(rows))
-            if ordered and len(rows):
-                rows = rows.take(holding.completion(rows).argsort(kind="stable"))
-            if len(rows):
-                yield Delta(query.number, True, rows)
+                if not self.policy.final:
+                    self.policy.learn(_NO_DELAYS, len(rows))
+                yield from self._release(query, rows, horizons, False)
+        yield from self._due(query, horizons)
         query.horizons = horizons
+        query.clock = self.clock
 
-    def _purge(self, clock: int, bounds: Bounds) -> None:
+    def _release(self, query: QueryState, rows: Rows, horizons: list[int], amended: bool) -> Iterator[Delta]:
+        """New matches leave, or wait."""
+        closed = query.holding.closed(rows, horizons)
+        if closed.all():
+            yield Delta(query.number, True, rows, amended=amended)
+            return
+        query.holding.hold(rows.take(~closed))
+        if closed.any():
+            yield Delta(query.number, True, rows.take(closed), amended=amended)
+
+    def _due(self, query: QueryState, horizons: list[int]) -> Iterator[Delta]:
+        """Waiting matches whose scopes are covered leave, if they are still alive."""
+        if not horizons or not len(query.holding):
+            return
+        rows = query.holding.due(horizons)
+        if len(rows):
+            rows = rows.take(query.matcher.alive(rows))
+        if self.policy.ordered and len(rows):
+            rows = rows.take(query.holding.completion(rows).argsort(kind="stable"))
+        if len(rows):
+            yield Delta(query.number, True, rows)
+
+    def _purge(self, bounds: Bounds) -> None:
+        for query in self.queries:
+            query.floor = max(query.floor, self.policy.floor(bounds.least(query.types), query.pattern.window))
         for selection, store in self.stores.items():
-            floor = self.floor(clock, bounds, selection)
+            floor = min(q.floor for q in self._users[selection])
             if floor > BEGINNING:
                 store.purge(floor)
 
+    # --- events beyond the promise -----------------------------------------------------------------------------------
+
+    def amend(self, selector: Selector, late: Bools, refs: I64, ts: I64) -> Iterator[Delta]:
+        """Apply the events marked in ``late`` as far as state allows: only matches whose whole reach is still held."""
+        for selection, store in self.stores.items():
+            at, hashes = _among(selector, selection, late)
+            at, hashes = _where(ts[at] >= min(q.floor for q in self._users[selection]), at, hashes)
+            store.stage(hashes, ts[at], refs[at])
+        for query in self.queries:
+            holding = query.holding
+            for rows, cause in query.matcher.deleted():
+                left = holding.closed(rows, query.horizons) & (holding.reach(rows) >= query.floor)
+                if left.any():
+                    yield Delta(query.number, False, rows.take(left), cause[left], amended=True)
+            for rows in query.matcher.inserted(False):
+                rows = rows.take(holding.reach(rows) >= query.floor)
+                if len(rows):
+                    yield from self._release(query, rows, query.horizons, True)
+        for store in self.stores.values():
+            store.commit()
+
+    def what_if(self, query: QueryState, selector: Selector, late: Bools, refs: I64, ts: I64) -> tuple[I64, I64]:
+        """What each event of the batch that is marked in ``late`` would have changed: matches that are missing
+        without it, and matches that are wrong without it, as far as state tells; -1 where it is too old to tell.
+        """
+        missed, wrong = np.zeros(len(ts), np.int64), np.zeros(len(ts), np.int64)
+        pattern, holding = query.pattern, query.holding
+        for orders, counts in ((pattern.inserts, missed), (pattern.deletes, wrong)):
+            for order in orders:
+                at, hashes = _among(selector, order.selection, late)
+                at, hashes = _where(ts[at] >= query.floor, at, hashes)
+                for rows in query.matcher.around(order, refs[at], ts[at], hashes):
+                    told = rows.take(holding.reach(rows) >= query.floor)
+                    # References grow with the row, so the seed's reference leads back to its row.
+                    counts += np.bincount(at[refs[at].searchsorted(told.ref(order.seed))], minlength=len(ts))
+        unknown = ts < query.floor
+        missed[unknown] = wrong[unknown] = -1
+        return missed, wrong
+
     # --- what is held ------------------------------------------------------------------------------------------------
 
-    def floor(self, clock: int, bounds: Bounds, selection: Selection | None = None) -> int:
-        """Events below this time cannot change any answer of the lane (or of the store's users)."""
-        users = self.queries if selection is None else self._users[selection]
-        return min(self.policy.floor(clock, bounds.least(q.types), q.pattern.window) for q in users)
+    def floor(self, clock: int, bounds: Bounds) -> int:
+        """Below this time ids are forgotten and payload dropped: it changes no answer of the lane, whatever it
+        chooses."""
+        floors = []
+        for query in self.queries:
+            kept = self.policy.retention(query.pattern.window)
+            least = bounds.least(query.types) - query.pattern.window
+            floors.append(least if kept is None else clock - kept)
+        return max(min(floors), BEGINNING)
 
     def buffered(self) -> int:
         """Rows in sort buffers."""
@@ -173,6 +237,10 @@ class Lane:
             "buffers": [b.dump() for b in self._buffers.values()],
             "holding": [q.holding.dump() for q in self.queries],
             "horizons": [q.horizons for q in self.queries],
+            "clocks": [q.clock for q in self.queries],
+            "floors": [q.floor for q in self.queries],
+            "clock": self.clock,
+            "policy": self.policy.dump(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -180,6 +248,22 @@ class Lane:
             store.load(saved)
         for buffer, saved in zip(self._buffers.values(), state["buffers"], strict=True):
             buffer.load(saved)
-        for query, saved, horizons in zip(self.queries, state["holding"], state["horizons"], strict=True):
+        queries = zip(self.queries, state["holding"], state["horizons"], state["clocks"], state["floors"], strict=True)
+        for query, saved, horizons, clock, floor in queries:
             query.holding.load(saved)
-            query.horizons = list(horizons)
+            query.horizons, query.clock, query.floor = list(horizons), clock, floor
+        self.clock = state["clock"]
+        self.policy.load(state["policy"])
+
+
+def _among(selector: Selector, selection: Selection, mask: Any) -> tuple[I64, U64]:
+    """Rows and key hashes of a selection among the rows marked in ``mask`` (None: all)."""
+    at, hashes = selector.select(selection)
+    return (at, hashes) if mask is None or not len(at) else _where(mask[at], at, hashes)
+
+
+def _where(mask: Bools, at: I64, hashes: U64) -> tuple[I64, U64]:
+    return at[mask], hashes[mask]
+
+
+_NO_DELAYS = np.zeros(0, np.int64)

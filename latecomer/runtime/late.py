@@ -18,7 +18,7 @@ from latecomer.storage.hashing import combine, hash_column
 from latecomer.stream import Stream
 
 #: Fixed columns of the late output, in order.
-FIXED = ("late_id", "query", "id", "type", "ts", "source", "reason", "late_by", "detail")
+FIXED = ("late_id", "query", "id", "type", "ts", "source", "reason", "late_by", "detail", "missed", "wrong")
 
 
 class LateWriter:
@@ -34,7 +34,7 @@ class LateWriter:
         names = [f.name + "_attribute" if f.name in FIXED else f.name for f in self._attributes]
         source = schema.field(stream.source).type if stream.source is not None else pa.string()
         kinds = [pa.string(), pa.string(), schema.field(id_name).type, pa.string(), ts_type, source]
-        kinds += [pa.string(), pa.int64(), pa.string()]
+        kinds += [pa.string(), pa.int64(), pa.string(), pa.int64(), pa.int64()]
         fields = list(zip(FIXED, kinds, strict=True))
         self.schema = pa.schema(fields + [(n, f.type) for n, f in zip(names, self._attributes, strict=True)])
 
@@ -46,8 +46,11 @@ class LateWriter:
         late_by: I64 | None = None,
         query: str | None = None,
         detail: Callable[[int], str] | None = None,
+        effect: tuple[I64, I64] | None = None,
     ) -> pa.RecordBatch:
-        """Late rows for the batch's ``rows``; ``late_by`` and ``detail`` where there is something to say."""
+        """Late rows for the batch's ``rows``; ``late_by`` and ``detail`` where there is something to say. ``effect``:
+        the matches missed and wrong without each event, -1 where that is not known.
+        """
         n, at = len(rows), pa.array(rows)
         columns = {name: column.take(at) for name, column in batch.columns.items()}
         details = [detail(row) for row in rows.tolist()] if detail is not None else None
@@ -66,6 +69,7 @@ class LateWriter:
             pa.repeat(reason, n),
             pa.nulls(n, pa.int64()) if late_by is None else pa.array(late_by),
             texts,
+            *(_known(counts) for counts in effect or (np.full(n, -1), np.full(n, -1))),
             *(columns[f.name] for f in self._attributes),
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -89,3 +93,8 @@ class LateWriter:
                 result = combine(result, hash_column(column, seed))
             halves.append(result)
         return hex_ids(halves[0], halves[1])
+
+
+def _known(counts: I64) -> pa.Array:
+    """Counts as a column, null where they are negative."""
+    return pa.array(counts, mask=counts < 0)

@@ -56,6 +56,12 @@ class Rows:
             self.keys[which],
         )
 
+    def unbind(self, index: int) -> Rows:
+        """The same rows without component ``index``."""
+        refs, ts = list(self.refs), list(self.ts)
+        refs[index] = ts[index] = None
+        return Rows(refs, ts, self.keys)
+
     def bind(self, index: int, owner: I64, refs: I64, ts: I64) -> Rows:
         """Extend row ``owner[i]`` by the event ``refs[i]``."""
         extended = self.take(owner)
@@ -64,7 +70,7 @@ class Rows:
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """Several sets of rows that bind the same components, one after another."""
+    """Several sets of rows, one after another; they must bind the same components."""
     first = parts[0]
     if len(parts) == 1:
         return first

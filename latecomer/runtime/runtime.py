@@ -25,6 +25,7 @@ from latecomer.runtime.engine import Engine, Piece, attributes_of
 from latecomer.runtime.explain import explain
 from latecomer.storage.packing import pack, unpack
 from latecomer.stream import Stream
+from latecomer.units import Duration
 
 _NO_CHANGES = pa.schema(
     [
@@ -88,6 +89,7 @@ class Runtime:
         self._engine: Engine | None = None
         self._waiting: list[tuple[str | None, int, Any]] = []  # promises given before the first batch
         self._reached = BEGINNING
+        self._now: Any = None
         self._finished = False
         declared = stream.declared
         if declared is not None and {stream.type, stream.ts} <= set(declared.names):
@@ -150,7 +152,7 @@ class Runtime:
         if self._engine is None:
             self._waiting.append((type, ts, source))
             return self._collect(iter(()))
-        self._engine.promise(type, self._units(ts), source)
+        self._engine.time.promise(type, self._units(ts), source)
         return self._collect(map(self._piece, self._engine.settle()))
 
     def observe(self, ts: int) -> Output:
@@ -159,7 +161,18 @@ class Runtime:
         if self._engine is None:
             self._reached = max(self._reached, ts)
             return self._collect(iter(()))
-        self._engine.clock.reach(min(ts, FAR))
+        self._engine.time.reach(ts)
+        return self._collect(map(self._piece, self._engine.settle()))
+
+    def advance(self, now: Any) -> Output:
+        """It is ``now`` (units of event time, or a datetime): sources that have been silent for the stream's
+        ``idle_timeout`` hold nothing back any more, and events further ahead than ``max_ahead`` are not believed.
+        """
+        self._open()
+        if self._engine is None:
+            self._now = now
+            return self._collect(iter(()))
+        self._engine.time.hear(self._units(now))
         return self._collect(map(self._piece, self._engine.settle()))
 
     def finish(self) -> Output:
@@ -173,7 +186,7 @@ class Runtime:
     @property
     def clock(self) -> int | None:
         """How far the stream's time has come, in units; None before the first event."""
-        value = self._engine.clock.value if self._engine is not None else self._reached
+        value = self._engine.time.clock.value if self._engine is not None else self._reached
         return None if value == BEGINNING else value
 
     # --- insight -----------------------------------------------------------------------------------------------------
@@ -183,7 +196,7 @@ class Runtime:
         """Counts since the start: ``rows``, ``events``, ``other_types``, ``punctuation``, ``duplicates``,
         ``conflicts``, ``malformed``; ``late`` by query and reason; ``inserted`` and ``deleted`` by query.
         """
-        plain = ("rows", "events", "other_types", "punctuation", "duplicates", "conflicts", "malformed")
+        plain = ("rows", "events", "other_types", "punctuation", "duplicates", "conflicts", "malformed", "ahead")
         result: dict[str, Any] = {name: self._counters[name] for name in plain}
         names = [p.name for p in self._plans]
         result["late"] = {n: {} for n in names}
@@ -213,6 +226,7 @@ class Runtime:
                 "counters": list(self._counters.items()),
                 "waiting": self._waiting,
                 "reached": self._reached,
+                "now": self._now if engine is None else None,
                 "finished": self._finished,
             }
         )
@@ -226,6 +240,7 @@ class Runtime:
         runtime._counters.update({tuple(k) if isinstance(k, list) else k: n for k, n in saved["counters"]})
         runtime._waiting = [tuple(w) for w in saved["waiting"]]
         runtime._reached = saved["reached"]
+        runtime._now = saved["now"]
         runtime._finished = saved["finished"]
         schema = _schema_of(saved["schema"])
         if schema is not None:
@@ -266,10 +281,12 @@ class Runtime:
             query.check(self.stream, schema)
         engine = self._engine = Engine(self.stream, self._plans, schema, self._counters)
         if self._reached > BEGINNING:
-            engine.clock.reach(min(self._reached, FAR))
+            engine.time.reach(self._reached)
         for type, ts, source in self._waiting:
-            engine.promise(type, self._units(ts), source)
+            engine.time.promise(type, self._units(ts), source)
         self._waiting = []
+        if self._now is not None:
+            engine.time.hear(self._units(self._now))
         return engine
 
     def _retype(self, engine: Engine, given: pa.Schema, names: Iterable[str]) -> Engine:
@@ -315,7 +332,14 @@ class Runtime:
 
 def _stream_fields(stream: Stream) -> dict[str, Any]:
     fields = {name: getattr(stream, name) for name in stream.__dataclass_fields__ if name != "schema"}
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+    return {k: _plain_option(v) for k, v in fields.items()}
+
+
+def _plain_option(value: Any) -> Any:
+    """A stream's option as plain data that ``Stream`` takes again."""
+    if isinstance(value, Duration):
+        return int(value.amount) if value.plain else str(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _schema_bytes(schema: Any) -> bytes | None:

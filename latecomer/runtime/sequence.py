@@ -24,6 +24,7 @@ from latecomer.runtime.pattern import JoinOrder, Pattern, Probe, Step, Tester, t
 from latecomer.runtime.rows import Rows, expand
 from latecomer.runtime.selection import Selection
 from latecomer.storage.columns import I64
+from latecomer.storage.hashing import U64
 from latecomer.storage.log import EventLog
 from latecomer.storage.store import Bools, CodeLayout, Store, View
 
@@ -56,8 +57,10 @@ class SequenceMatcher:
 
             yield from self._complete(order, seeds, view, View.ALL, ordered)
 
-    def deleted(self) -> Iterator[Rows]:
-        """Old matches that a new negative kills and no old one had killed, each once, in bounded pieces."""
+    def deleted(self) -> Iterator[tuple[Rows, I64]]:
+        """Old matches that a new negative kills and no old one had killed, each once, in bounded pieces, with the
+        references of the negatives.
+        """
         for j, order in enumerate(self._pattern.deletes):
             for rows in self._complete(order, self._seeds(order), lambda _: View.OLD, View.OLD, False):
                 dead = np.zeros(len(rows), bool)
@@ -66,7 +69,15 @@ class SequenceMatcher:
                         rows, self._pattern.probes[earlier], View.NEW, dead, order.seed if earlier == j else None
                     )
                 if not dead.all():
-                    yield rows.take(~dead)
+                    left = rows.take(~dead)
+                    yield left.unbind(order.seed), left.ref(order.seed)
+
+    def around(self, order: JoinOrder, refs: I64, ts: I64, hashes: U64) -> Iterator[Rows]:
+        """What events that are not in the stores would complete (as a positive), or would kill (as a negative): the
+        live matches around each of them, the seed component bound to it.
+        """
+        seeds = Rows.seed(self._components, order.seed, refs, ts, self._layout.keys(hashes))
+        yield from self._complete(order, seeds, lambda _: View.OLD, View.OLD, False)
 
     def alive(self, rows: Rows) -> Bools:
         """Which complete matches no known negative kills."""

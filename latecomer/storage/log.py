@@ -106,7 +106,11 @@ class EventLog:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        self.append(state["ts"], state["content"], state["columns"])
+        columns = {
+            name: saved.cast(self.columns[name].type) if pa.types.is_null(saved.type) else saved
+            for name, saved in state["columns"].items()  # a column that was all null may have found its type since
+        }
+        self.append(state["ts"], state["content"], columns)
         self.base = state["base"]
 
 
