@@ -1,7 +1,8 @@
-"""From the judged levels to pages: tables in Markdown and plots in SVG, the same bytes for the same results.
+"""From results to pages: tables in Markdown and plots in SVG, the same bytes for the same results.
 
-``python -m benchmarks.figures`` reads ``levels.json``, writes ``docs/choosing-a-level-figures.md`` and
-``docs/figures/``.
+``python -m benchmarks.figures`` reads the JSON that parts have kept: ``levels.json`` becomes the page
+``docs/choosing-a-level-figures.md`` and ``docs/figures/``; ``seq_neg.json`` becomes the table in ``docs/performance.md``. What
+was not run is left as it is.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import RESULTS, table
+from benchmarks.seq_neg import shown
 from latecomer.errors import MissingDependency
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 Row = dict[str, Any]
+
+_BEGIN, _END = "<!-- seq_neg: written by `python -m benchmarks.figures` -->", "<!-- end -->"
 
 _HEAD = """# Levels compared, in figures
 
@@ -38,10 +42,19 @@ All levels of a table saw the same arrivals.
 
 
 def main(results: Path = RESULTS, docs: Path = DOCS) -> int:
-    """Write the page and the plots."""
-    rows: list[Row] = json.loads((results / "levels.json").read_text())["rows"]
+    """Write the pages whose results there are; returns 1 when there are none."""
+    writers = {"levels": _levels_page, "seq_neg": _speed_table}
+    found = {part: results / f"{part}.json" for part in writers if (results / f"{part}.json").exists()}
+    for part, path in found.items():
+        writers[part](json.loads(path.read_text()), docs)
+    if not found:
+        print(f"no results in {results}: run python -m benchmarks first", file=sys.stderr)
+    return 0 if found else 1
+
+
+def _levels_page(report: dict[str, Any], docs: Path) -> None:
     cases: dict[str, list[Row]] = {}
-    for row in rows:
+    for row in report["rows"]:
         cases.setdefault(row["case"], []).append(row)
     (docs / "figures").mkdir(parents=True, exist_ok=True)
     made = {name: of for name, of in cases.items() if of[0]["unit"] == "ms" and name != "earthquakes"}
@@ -51,7 +64,22 @@ def main(results: Path = RESULTS, docs: Path = DOCS) -> int:
         page.append(f"![{title}](figures/levels-{stem}.svg)\n")
     page += [_section(name, of) for name, of in cases.items()]
     (docs / "choosing-a-level-figures.md").write_text("\n".join(page))
-    return 0
+
+
+def _speed_table(report: dict[str, Any], docs: Path) -> None:
+    """Replace what stands between the marks in ``performance.md``."""
+    machine = report["machine"]
+    lines = []
+    for keys, title in (("integer", "Integer keys (the headline)"), ("text", "Text keys of nine bytes")):
+        lines += [f"**{title}**", "", shown([r for r in report["rows"] if r["keys"] == keys]), ""]
+    lines.append(
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}, "
+        f"NumPy {machine['numpy']}, PyArrow {machine['pyarrow']}; best of {report['settings']['repeats']} runs."
+    )
+    page = docs / "performance.md"
+    before, _, rest = page.read_text().partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    page.write_text(before + _BEGIN + "\n" + "\n".join(lines) + "\n" + _END + after)
 
 
 def _section(name: str, rows: list[Row]) -> str:
