@@ -1,8 +1,8 @@
 """From results to pages: tables in Markdown and plots in SVG, the same bytes for the same results.
 
 ``python -m benchmarks.figures`` reads the JSON that parts have kept: ``levels.json`` becomes the page
-``docs/choosing-a-level-figures.md`` and ``docs/figures/``; ``seq_neg.json`` becomes the table in ``docs/performance.md``. What
-was not run is left as it is.
+``docs/choosing-a-level-figures.md`` and ``docs/figures/``; ``seq_neg.json`` becomes the table in
+``docs/performance.md``. What was not run is left as it is.
 """
 
 from __future__ import annotations
