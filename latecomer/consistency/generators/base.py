@@ -5,8 +5,8 @@ A generator is a pair. The *config* is a small frozen dataclass that the user pu
 
 Rules:
 
-* a promise says what punctuation says: from its position on, no event of the type from the source with time ``<= ts`` will
-  arrive any more. It may be late, repeated or weaker than an earlier one, but it is never taken back;
+* a promise says what punctuation says: from its position on, no event of the type from the source with time ``<= ts``
+  will arrive any more. It may be late, repeated or weaker than an earlier one, but it is never taken back;
 * it holds for the arrivals *after* its position, so an event is never judged by what it says itself;
 * what is promised depends on the arrivals and on ``now``, never on how the arrivals are cut into batches;
 * promises of several generators combine: per type and source the strongest one counts.
@@ -73,7 +73,9 @@ class Arrivals:
         try:
             return self.columns[name]
         except KeyError:
-            raise SchemaError(f"no column {name!r}, which a promise of the stream reads: give it in each batch") from None
+            raise SchemaError(
+                f"no column {name!r}, which a promise of the stream reads: give it in each batch"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from latecomer.units import Duration, DurationLike
 class BoundedDelay(Generator):
     """Events of a type come at most ``delay`` behind the stream's clock.
 
-    When the clock shows ``c``, no event at or below ``c - delay - 1`` can follow: one at exactly ``c - delay`` still may.
+    When the clock shows ``c``, no event at or below ``c - delay - 1`` can follow; one at exactly ``c - delay`` may.
 
     Args:
         delays: the delay of each type, or one for all types. Types that are not named are promised nothing.
@@ -37,7 +38,7 @@ class BoundedDelay(Generator):
         if isinstance(delays, str) or not isinstance(delays, Iterable):
             found = Duration.of(delays)
         else:
-            pairs = dict(delays)  # type: ignore[arg-type]
+            pairs: dict[Any, Any] = dict(delays)  # type: ignore[arg-type]
             if not pairs:
                 raise ConfigError("BoundedDelay names no type: give {'OnTime': '15 min'}, or one delay for all types")
             found = tuple(sorted((str(type), Duration.of(delay)) for type, delay in pairs.items()))
@@ -57,9 +58,9 @@ class DelayLogic(Stateless):
         self._delays = delays
 
     def observe(self, arrivals: Arrivals) -> Promises:
-        clock = np.append(arrivals.clock, max(arrivals.reached, *arrivals.clock[-1:].tolist(), BEGINNING))
+        clock = np.maximum.accumulate(np.append(arrivals.clock, arrivals.reached))
         moved = np.flatnonzero(np.diff(clock, prepend=BEGINNING))
-        position = np.minimum(moved, len(arrivals) - 1)
+        position = np.minimum(moved, len(arrivals) - 1)  # the last one speaks for the clock after the arrivals
         return Promises.join(
             Promises.of(position, clock[moved] - delay - 1, type=number) for number, delay in self._delays
         )

@@ -19,7 +19,7 @@ from latecomer.units import UNITS
 class Heartbeats(Generator):
     """Events of one type say: all that my source had to send up to this time has been sent.
 
-    A heartbeat without a source (the stream names none) speaks for the whole stream. Like every event it moves the clock.
+    Where the stream names no sources, a heartbeat speaks for the whole stream. Like every event it moves the clock.
 
     Args:
         type: the event type of heartbeats.
@@ -49,7 +49,7 @@ class Heartbeats(Generator):
 class EndOfInput(Generator):
     """Events of one type say that their source has ended: it sends nothing any more and holds nothing back.
 
-    Without a source (the stream names none) the whole stream has ended. The end of all input needs no event: it is
+    Where the stream names no sources, the whole stream has ended. The end of all input needs no event: it is
     ``runtime.finish()``.
 
     >>> EndOfInput("Closed")
@@ -92,8 +92,9 @@ def rows_of(arrivals: Arrivals, column: str, type: str) -> I64:
 
 
 def times_of(values: pa.Array, unit: str, name: str) -> I64:
-    """Times without nulls in the stream's units, rounded down, cut off at the ends of all time; raises SchemaError for a
-    column of anything else.
+    """Times without nulls in the stream's units, rounded down, cut off at the ends of all time.
+
+    Raises SchemaError for a column of anything else.
     """
     kind = values.type
     per_value = UNITS[unit]
@@ -107,7 +108,7 @@ def times_of(values: pa.Array, unit: str, name: str) -> I64:
         raise SchemaError(f"column {name!r} holds {kind}: times must be whole numbers or Arrow timestamps")
     if pa.types.is_uint64(kind):
         values = pc.min_element_wise(values, pa.scalar(FAR, pa.uint64()))
-    numbers = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    numbers: I64 = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
     if per_value > UNITS[unit]:
         factor = per_value // UNITS[unit]
         return np.clip(numbers, -(FAR // factor), FAR // factor) * factor

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from latecomer.consistency.clock import BEGINNING, I64
@@ -20,16 +21,16 @@ from latecomer.units import Duration, DurationLike
 class SequenceNumbers(Generator):
     """Every source numbers its events one after another, in order of their times, whatever their types.
 
-    When all numbers up to ``m`` have arrived, and ``m`` has the time ``ts``, nothing of that source at or below ``ts - 1``
-    can follow. A gap holds the promise until it is filled. Numbers that were counted before say nothing, and rows
-    without a number are not waited for.
+    When all numbers up to ``m`` have arrived, and ``m`` has the time ``ts``, nothing of that source at or below
+    ``ts - 1`` can follow. A gap holds the promise until it is filled. Numbers that were counted before say nothing, and
+    rows without a number are not waited for.
 
     Args:
         column: the column with the numbers, whole numbers.
-        first: the first number of each source; None: whichever arrives first, what was numbered lower is not waited for.
+        first: the first number of each source; None: whichever arrives first, and nothing lower is waited for.
         strict: a source never sends two events with equal times, so ``ts`` itself is closed too.
-        timeout: give a gap up after so long: what is missing counts as lost, and is late if it comes after all. None: wait
-            for ever.
+        timeout: give a gap up after so long: what is missing counts as lost, and is late if it comes after all.
+            None: wait for ever.
         by: whether the timeout counts by the stream's ``"clock"`` or by the wall clock, ``"now"``.
 
     >>> SequenceNumbers("seq", timeout="10 min").columns
@@ -90,38 +91,37 @@ class SequenceLogic:
         rows, numbers = self._numbers(arrivals)
         order = arrivals.sources[rows].argsort(kind="stable")
         rows, numbers = rows[order], numbers[order]
-        sources = arrivals.sources[rows]
-        starts = np.flatnonzero(np.append(True, sources[1:] != sources[:-1])) if len(rows) else rows
-        lengths = np.diff(np.append(starts, len(rows)))
-        firsts = numbers[starts]
-        groups = list(zip(sources[starts].tolist(), starts.tolist(), lengths.tolist(), firsts.tolist(), strict=True))
-        expected = np.array([self._expected(source, first) for source, _, _, first in groups], np.int64)
-        rank = np.arange(len(rows)) - np.repeat(starts, lengths)
-        fits = numbers == np.repeat(expected, lengths) + rank
-        smooth = np.logical_and.reduceat(fits, starts) if len(rows) else fits
-        seen = set()
-        for (source, start, length, _), following, good in zip(
-            groups, expected.tolist(), smooth.tolist(), strict=True
-        ):
-            own = rows[start : start + length]
-            if good and source not in self._waiting:
-                self._next[source] = following + length
-            else:
-                seen.add(source)
-                self._next.setdefault(source, following)
-                self._walk(source, own, numbers[start : start + length], arrivals, said)
-                smooth_rows = fits[start : start + length]
-                smooth_rows[:] = False  # what a source with gaps promises has been said
-        for source in list(self._waiting.keys() - seen):
+        smooth, rough = self._smooth(arrivals.sources[rows], numbers)
+        for source, own in rough:
+            self._walk(source, rows[own], numbers[own], arrivals, said)
+        for source in self._waiting.keys() - {source for source, _ in rough}:
             self._give_up(source, 0, len(arrivals), arrivals, said)
-        plain = fits & np.repeat(smooth, lengths)
-        some = rows[plain]
-        plain_promises = Promises.of(some, arrivals.ts[some] - self._back, source=arrivals.sources[some])
-        return Promises.join((plain_promises, said.promises(self._back)))
+        rows = rows[smooth]
+        in_turn = Promises.of(rows, arrivals.ts[rows] - self._back, source=arrivals.sources[rows])
+        return Promises.join((in_turn, said.promises(self._back)))
 
-    def _expected(self, source: int, first: int) -> int:
-        known = self._next.get(source)
-        return known if known is not None else first if self._first is None else self._first
+    def _smooth(self, sources: I64, numbers: I64) -> tuple[npt.NDArray[np.bool_], list[tuple[int, slice]]]:
+        """Count the numbers of sources that go on without a gap, and mark their rows; the other sources and their rows.
+        The rows come by source.
+        """
+        if not len(sources):
+            return np.zeros(0, bool), []
+        starts = np.flatnonzero(np.append(True, sources[1:] != sources[:-1]))
+        lengths = np.diff(np.append(starts, len(sources)))
+        names = sources[starts].tolist()
+        for source, number in zip(names, numbers[starts].tolist(), strict=True):
+            if source not in self._next:
+                self._next[source] = number if self._first is None else self._first
+        expected = np.repeat([self._next[source] for source in names], lengths)
+        fits = numbers == expected + np.arange(len(numbers)) - np.repeat(starts, lengths)
+        smooth = np.logical_and.reduceat(fits, starts) & [source not in self._waiting for source in names]
+        rough = []
+        for source, start, length, good in zip(names, starts.tolist(), lengths.tolist(), smooth.tolist(), strict=True):
+            if good:
+                self._next[source] += length
+            else:
+                rough.append((source, slice(start, start + length)))
+        return np.repeat(smooth, lengths), rough
 
     def _numbers(self, arrivals: Arrivals) -> tuple[I64, I64]:
         """The rows that have a number, and their numbers."""
@@ -162,8 +162,9 @@ class SequenceLogic:
             del self._waiting[source]
 
     def _give_up(self, source: int, begin: int, end: int, arrivals: Arrivals, said: _Said) -> None:
-        """Skip the gaps of a source whose time runs out, by the stream's clock, at one of the arrivals begin … end - 1, or,
-        behind the last one, as the clock was moved from elsewhere.
+        """Skip the gaps of a source whose time runs out, by the stream's clock, at one of the arrivals begin … end - 1.
+
+        Behind the last arrival the clock may also have been moved from elsewhere.
         """
         if self._timeout is None or self._by_now:
             return
@@ -197,7 +198,7 @@ class SequenceLogic:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        self._next = {source: number for source, number in state["next"]}
+        self._next = dict(state["next"])
         self._waiting = {source: _Runs(*map(list, runs)) for source, runs in state["waiting"]}
         self._now = state["now"]
 
