@@ -33,7 +33,8 @@ class Batch:
     Attributes:
         columns: Arrow arrays (n,) by column name, in the fixed schema.
         ts: event times in the stream's units (0 where malformed).
-        types: number of the event type, or OTHER (no query asks for it), PUNCTUATION, MALFORMED, AHEAD (too far in the future).
+        types: number of the event type, or OTHER (no query asks for it), PUNCTUATION, MALFORMED, AHEAD (too far in the
+            future).
         details: for malformed rows what is wrong, by row.
     """
 
@@ -148,7 +149,8 @@ class Intake:
         self.unit = stream.unit_for(schema.field(stream.ts).type)
         self.next_number = 0
         self._known = len(types)
-        self._types = pa.array([*types, *([stream.punctuation] if stream.punctuation is not None else [])], pa.string())
+        names = [*types, *([stream.punctuation] if stream.punctuation is not None else [])]
+        self._lookup = pc.SetLookupOptions(value_set=pa.array(names, pa.string()))
 
     @property
     def ts_type(self) -> pa.DataType:
@@ -160,7 +162,10 @@ class Intake:
         n = given.num_rows
         bad = np.zeros(n, bool)
         bad[list(details)] = True
-        columns = {column.name: self._read_column(given, column, bad, details) for column in self.given}
+        if given.schema.equals(self.given):
+            columns = dict(zip(given.schema.names, given.columns, strict=True))
+        else:
+            columns = {column.name: self._read_column(given, column, bad, details) for column in self.given}
         ts = self._times(columns[self.stream.ts], bad, details)
         types = self._type_numbers(columns[self.stream.type], bad, details)
         if self.stream.id is None:
@@ -205,7 +210,7 @@ class Intake:
 
     def _type_numbers(self, column: pa.Array, bad: Any, details: dict[int, str]) -> I64:
         _mark(column, bad, details, f"{self.stream.type} is null")
-        found = pc.index_in(column, value_set=self._types)
+        found = pc.index_in(column, options=self._lookup)
         numbers: I64 = (found.fill_null(OTHER) if found.null_count else found).to_numpy().astype(np.int64)
         numbers[numbers == self._known] = PUNCTUATION
         return numbers

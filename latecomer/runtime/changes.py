@@ -59,6 +59,19 @@ def change_schema(
     return pa.schema(fixed + [(name, kind) for name, (kind, _) in fields.items()])
 
 
+class Repeated:
+    """A text many times over, made once: batches take pieces of one array."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._array = text, pa.array([], pa.string())
+
+    def take(self, n: int) -> pa.Array:
+        """The text ``n`` times."""
+        if len(self._array) < n:
+            self._array = pa.repeat(self._text, max(2 * n, 256))
+        return self._array.slice(0, n)
+
+
 class ChangeWriter:
     """Turns one query's matches into rows of the common schema."""
 
@@ -67,7 +80,8 @@ class ChangeWriter:
     ) -> None:
         self._pattern, self._schema, self._id, self._log, self._tester = pattern, schema, id_name, log, tester
         self._times = times
-        self._name = hash_column(pa.array([pattern.plan.name]), 1), hash_column(pa.array([pattern.plan.name]), 2)
+        self._name = np.stack([hash_column(pa.array([pattern.plan.name]), seed) for seed in (1, 2)])
+        self._texts = {text: Repeated(text) for text in ("insert", "delete")} | {"query": Repeated(pattern.plan.name)}
         level = pattern.plan.level
         self._amends = level.on_late == "amend"
         self._revises = isinstance(level, Aggressive) and level.corrections == "replace"
@@ -85,8 +99,8 @@ class ChangeWriter:
         events = self._schema.field("events").type
         offsets = np.arange(0, (n + 1) * len(positives), len(positives), dtype=np.int32)
         columns: dict[str, pa.Array] = {
-            "op": pa.concat_arrays([pa.repeat("insert" if d.insert else "delete", len(d.rows)) for d in deltas]),
-            "query": pa.repeat(self._pattern.plan.name, n),
+            "op": pa.concat_arrays([self._texts["insert" if d.insert else "delete"].take(len(d.rows)) for d in deltas]),
+            "query": self._texts["query"].take(n),
             "match_id": self._match_ids(ids, n),
             "events": pa.ListArray.from_arrays(pa.array(offsets), _as(ids, events.value_type)),
             "first_ts": self._moments(rows.time(positives[0])),
@@ -122,14 +136,11 @@ class ChangeWriter:
         return np.maximum.reduce([delta.rows.ref(i) for i in self._pattern.positives])  # type: ignore[no-any-return]
 
     def _match_ids(self, ids: pa.Array, n: int) -> pa.Array:
-        halves = []
-        for seed, name in zip((1, 2), self._name, strict=True):
-            hashes = hash_column(ids, seed).reshape(n, -1)
-            result = np.repeat(name, n)
-            for position in range(hashes.shape[1]):
-                result = combine(result, hashes[:, position])
-            halves.append(result)
-        return hex_ids(halves[0], halves[1])
+        hashes = np.stack((hash_column(ids, 1), hash_column(ids, 2))).reshape(2, n, -1)
+        result = np.repeat(self._name, n, axis=1)
+        for position in range(hashes.shape[2]):
+            result = combine(result, hashes[:, :, position])
+        return hex_ids(result[0], result[1])
 
 
 _HEX = np.array([int.from_bytes(f"{b:02x}".encode(), "little") for b in range(256)], "<u2")

@@ -29,7 +29,7 @@ class Newcomers:
     """n events of a batch that want to be entered. ``refs`` are the references they get if all count."""
 
     hashes: U64
-    ids: pa.Array
+    ids: Callable[[I64], pa.Array]
     ts: I64
     content: U64
     refs: I64
@@ -53,7 +53,7 @@ def enter(index: IdIndex, log: EventLog, id_name: str, new: Newcomers, floor_at:
     old = ~within & (refs >= log.base)
     rows, refs = rows[old], refs[old]
     if len(rows):
-        same = pc.equal(log.take(id_name, refs), new.ids.take(pa.array(rows))).to_numpy(zero_copy_only=False)
+        same = pc.equal(log.take(id_name, refs), new.ids(rows)).to_numpy(zero_copy_only=False)
         same &= log.ts(refs) >= floor_at(rows)
         rows, refs = rows[same], refs[same]
         repeats[rows] = True
@@ -72,9 +72,7 @@ def _within_batch(fellows: I64, new: Newcomers, floor_at: FloorAt, repeats: Bool
     """Mark repeats of events that are new in this batch. Loops over events that share a mark with another only."""
     floors = floor_at(fellows)
     owners: dict[object, int] = {}
-    for row, value, floor in zip(
-        fellows.tolist(), new.ids.take(pa.array(fellows)).to_pylist(), floors.tolist(), strict=True
-    ):
+    for row, value, floor in zip(fellows.tolist(), new.ids(fellows).to_pylist(), floors.tolist(), strict=True):
         owner = owners.get(value)
         if owner is None or new.ts[owner] < floor:
             owners[value] = row

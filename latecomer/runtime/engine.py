@@ -182,13 +182,14 @@ class Engine:
         if not len(rows):
             return rows
         if not self.ids.room_for(len(rows)):
-            self._forget_ids(len(rows))
+            # By what could be forgotten before this batch: an early row of it may repeat what a late row lets go.
+            self._forget_ids(int(self._floors(rows[:1], moments)[0]), len(rows))
         refs = np.arange(self.log.end, self.log.end + len(rows))
         ids = batch.columns[self.intake.id_name]
         whole = len(rows) == len(batch)
         new = Newcomers(
             hashes if whole else hashes[rows],
-            ids if whole else ids.take(pa.array(rows)),
+            lambda some: ids.take(pa.array(rows[some])),
             batch.ts[rows],
             content[rows],
             refs,
@@ -285,8 +286,7 @@ class Engine:
         if floor > BEGINNING:
             self.log.drop_before(floor)
 
-    def _forget_ids(self, more: int) -> None:
-        floor = min(lane.floor(self.time.clock.value, self.time.bounds) for lane in self.lanes)
+    def _forget_ids(self, floor: int, more: int) -> None:
         _, refs = self.ids.entries()
         keep = refs >= self.log.base
         keep[keep] = self.log.ts(refs[keep]) >= floor

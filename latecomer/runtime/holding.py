@@ -18,7 +18,6 @@ from latecomer.storage.log import EventLog
 from latecomer.storage.store import Bools
 from latecomer.storage.timeline import Timeline
 
-
 _NO_SCOPE = np.int64(-(2**63))  # below every horizon, even before the clock has begun
 
 

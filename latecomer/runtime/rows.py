@@ -126,11 +126,11 @@ def _pairs(hits: Sequence[Hits], start: int, end: int, ordered: bool) -> tuple[I
     rows = np.arange(start, end)
     for hit in hits:
         count = hit.count[start:end]
-        owner = np.repeat(rows, count)
+        owner = rows.repeat(count)
         if len(owner):
             shift = hit.first[start:end] - (count.cumsum() - count)
             owners.append(owner)
-            refs.append(hit.run.refs[np.arange(len(owner)) + np.repeat(shift, count)])
+            refs.append(hit.run.refs[np.arange(len(owner)) + shift.repeat(count)])
     if len(owners) == 1:
         return owners[0], refs[0]
     owner, ref = np.concatenate(owners), np.concatenate(refs)

@@ -111,6 +111,12 @@ class SequenceMatcher:
             return
         step, view = steps[0], views[0]
         lo, hi = time_range(rows, step.index, step.bound, self._pattern.window)
+        # Most new events are newer than all that is known, and find nothing after them.
+        able = lo <= self._store(step.selection).latest(view)
+        if not able.all():
+            rows, lo, hi = rows.take(able), lo[able], hi[able]
+            if not len(rows):
+                return
         for owner, refs in self._partners(rows, step, lo, hi, view, ordered):
             extended = rows.bind(step.index, owner, refs, self._log.ts(refs))
             same = self._tester.agrees(step, extended)

@@ -43,7 +43,7 @@ class IdIndex:
         wanted = _marks(hashes)
         mask = len(self._refs) - 1
         rows = np.arange(len(wanted))
-        at = wanted.astype(np.int64) & mask
+        at = self._homes(wanted)
         found_rows, found_refs = [_NONE], [_NONE]
         while len(rows):
             here = self._marks[at]
@@ -51,7 +51,7 @@ class IdIndex:
             if same.any():
                 found_rows.append(rows[same])
                 found_refs.append(self._refs[at[same]])
-            on = np.flatnonzero(here)
+            on = here.nonzero()[0]
             rows, wanted, at = rows[on], wanted[on], (at[on] + 1) & mask
         return np.concatenate(found_rows), np.concatenate(found_refs)
 
@@ -81,10 +81,10 @@ class IdIndex:
         places = np.empty(len(refs), np.int64)
         open_rows = [_NONE]
         rows = np.arange(len(refs))
-        at = wanted.astype(np.int64) & mask
+        at = self._homes(wanted)
         while len(rows):
             free = table[at] == _FREE
-            here = np.flatnonzero(free)
+            here = free.nonzero()[0]
             # Several rows may want one place: written backwards, so that the first row's entry is the one that stays.
             back = here[::-1]
             table[at[back]] = wanted[back]
@@ -96,20 +96,20 @@ class IdIndex:
                 break
             free[here] = False
             free[won] = True
-            on = np.flatnonzero(~free)
+            on = (~free).nonzero()[0]
             rows, wanted, refs, at = rows[on], wanted[on], refs[on], at[on]
             if unique:
                 same = table[at] == wanted
                 if same.any():
                     open_rows.append(rows[same])
-                    on = np.flatnonzero(~same)
+                    on = (~same).nonzero()[0]
                     rows, wanted, refs, at = rows[on], wanted[on], refs[on], at[on]
             at = (at + 1) & mask
         return (np.sort(np.concatenate(open_rows)) if len(open_rows) > 1 else _NONE), places
 
     def entries(self) -> tuple[Marks, I64]:
         """All entries as (marks, refs), in the order in which :meth:`rebuild` expects its own marks."""
-        used = np.flatnonzero(self._marks)
+        used = self._marks.nonzero()[0]
         return self._marks[used], self._refs[used]
 
     def rebuild(self, keep: Any, more: int = 0) -> None:
@@ -118,11 +118,26 @@ class IdIndex:
         self._fill(marks[keep], refs[keep], more)
 
     def _fill(self, marks: Marks, refs: I64, more: int) -> None:
+        """Lay out these entries afresh: in order of home, each at its home or right behind the one before it."""
         size = _SMALLEST
         while size < _SPARSE * (len(refs) + more):
             size *= 2
         self._marks, self._refs, self._count = np.zeros(size, np.uint32), np.empty(size, np.int64), 0
-        self._put(marks, refs, unique=False)
+        homes = self._homes(marks)
+        order = homes.argsort(kind="stable")  # entries of a table come nearly in this order: linear
+        number = np.arange(len(order))
+        places = np.maximum.accumulate(homes[order] - number) + number
+        inside = int(places.searchsorted(size))
+        self._marks[places[:inside]] = marks[order[:inside]]
+        self._refs[places[:inside]] = refs[order[:inside]]
+        self._count = inside
+        over = order[inside:]  # behind the end, where probing goes on at the beginning
+        self._put(marks[over], refs[over], unique=False)
+
+    def _homes(self, marks: Marks) -> I64:
+        """Where to look first: the mark's high bits, so that the order of homes is that of marks whatever the size."""
+        homes: I64 = (marks >> np.uint32(33 - len(self._refs).bit_length())).astype(np.int64)
+        return homes
 
     @property
     def nbytes(self) -> int:

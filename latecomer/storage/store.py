@@ -57,8 +57,8 @@ class CodeLayout:
         return (1 << self.bits) - 1
 
     def keys(self, hashes: U64) -> U64:
-        """The part of the hash that codes keep."""
-        return hashes & np.uint64(~self.mask & (2**64 - 1))
+        """The part of the hash that codes keep; not the highest bit, so that every code has a next one."""
+        return hashes & np.uint64(~self.mask & (2**63 - 1))
 
     def codes(self, hashes: U64, ts: I64) -> U64:
         return self.keys(hashes) | (ts & self.mask).view(np.uint64)
@@ -87,7 +87,7 @@ class Staged:
         return len(self.refs)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hits:
     """For each probing row, the stretch ``first : first + count`` of ``run`` that it hits."""
 
@@ -96,6 +96,8 @@ class Hits:
     count: I64
 
 
+#: How much longer than the next run each run is: searching a run costs more than copying it a few times.
+_GROWTH = 8
 _TAIL = 512  # events; runs up to this length are always merged: searching one more run costs more than copying it
 
 
@@ -119,7 +121,7 @@ class Frame:
             return
         last = self.new
         self.new = None
-        while self.old and len(self.old[-1]) < max(2 * len(last), _TAIL):
+        while self.old and len(self.old[-1]) < max(_GROWTH * len(last), _TAIL):
             last = _merge(self.old.pop(), last)
         self.old.append(last)
 
@@ -146,6 +148,7 @@ class Store:
         self._dirty: list[Frame] = []
         self._purged = -(2**63)
         self._sizes = [0, 0]
+        self._latest = [-(2**63), -(2**63)]
 
     def stage(self, hashes: U64, ts: I64, refs: I64) -> None:
         """Take in a batch's events (any order); they are in the views NEW and ALL until :meth:`commit`."""
@@ -167,6 +170,7 @@ class Store:
                 self._put(int(slices[start]), Run(sorted_codes[start:end], sorted_refs[start:end]))
         self.staged = Staged(self.layout.keys(codes[order]), ts[order], refs[order])
         self._sizes[1] = len(refs)
+        self._latest[1] = int(ts.max())
 
     def _put(self, number: int, run: Run) -> None:
         frame = self._frame(number)
@@ -185,6 +189,7 @@ class Store:
             frame.commit()
         self._dirty = []
         self._sizes = [self._sizes[0] + self._sizes[1], 0]
+        self._latest = [max(self._latest), -(2**63)]
         self.staged = _NOTHING
 
     def count(self, view: View) -> int:
@@ -192,34 +197,34 @@ class Store:
         old, new = self._sizes
         return old if view is View.OLD else new if view is View.NEW else old + new
 
+    def latest(self, view: View) -> int:
+        """No event of the view has a later time."""
+        old, new = self._latest
+        return old if view is View.OLD else new if view is View.NEW else max(old, new)
+
     def probe(self, keys: U64, lo: I64, hi: I64, view: View) -> Iterator[Hits]:
         """Find events with the same key hash and ``lo <= ts <= hi``, row by row. O(m log n) per run."""
         if not self.frames or not len(lo):
             return
         bits, mask = self.layout.bits, self.layout.mask
         low, high = int(lo.min()) >> bits, int(hi.max()) >> bits
-        one = low == high
-        for number in [low] if one else list(self.frames.irange(low, high)):
+        wanted = np.empty((len(lo), 2), np.uint64)  # where each row's stretch begins, and where the next one would
+        for number in [low] if low == high else list(self.frames.irange(low, high)):
             frame = self.frames.get(number)
             runs = frame.runs(view) if frame is not None else []
             if not runs:
                 continue
-            if one:
-                start, end = lo & mask, hi & mask
-                empty = hi < lo
-            else:
-                start = np.minimum(np.maximum(lo - (number << bits), 0), mask)
-                end = np.minimum(np.maximum(hi - (number << bits), 0), mask)
-                empty = (hi < lo) | (lo > (number << bits) + mask) | (hi < number << bits)
-            first_code = keys | start.view(np.uint64)
-            last_code = keys | end.view(np.uint64)
-            dead = bool(empty.any())
+            # A row whose times all lie before or after the slice, or that has none, gets an empty stretch.
+            start = np.minimum(np.maximum(lo - (number << bits), 0), mask + 1)
+            after = np.maximum(np.minimum(hi - (number << bits), mask) + 1, start)
+            np.add(keys, start.view(np.uint64), out=wanted[:, 0])
+            np.add(keys, after.view(np.uint64), out=wanted[:, 1])
             for run in runs:
-                first = run.codes.searchsorted(first_code)
-                count = run.codes.searchsorted(last_code, "right") - first
-                if dead:
-                    count[empty] = 0
-                yield Hits(run, first, count)
+                found = run.codes.searchsorted(wanted)
+                first = found[:, 0]
+                count = found[:, 1] - first
+                if count.any():
+                    yield Hits(run, first, count)
 
     def purge(self, floor: int) -> None:
         """Drop committed events with time below ``floor``.
@@ -256,6 +261,11 @@ class Store:
             self._frame(number).old = [Run(codes, refs) for codes, refs in runs]
         self._purged = state["purged"]
         self._sizes = [sum(map(len, self.frames.values())), 0]
+        if self.frames:
+            number, frame = self.frames.peekitem(-1)
+            self._latest[0] = (number << self.layout.bits) + max(
+                int((r.codes & np.uint64(self.layout.mask)).max()) for r in frame.old
+            )
 
     def _check(self) -> None:
         """Assert every invariant."""
