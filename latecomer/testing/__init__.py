@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from latecomer.testing.clock import ManualClock
 from latecomer.testing.disorder import disordered
-from latecomer.testing.play import play
+from latecomer.testing.playing import play
 from latecomer.testing.same import assert_same_matches
 from latecomer.testing.script import Abort, Aborted, End, Pause, ScriptedSource
 from latecomer.testing.sink import CollectingSink

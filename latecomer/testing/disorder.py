@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from latecomer.disorder import Model, inject
-from latecomer.runtime.batches import to_arrow
 from latecomer.stream import Stream
+from latecomer.testing.events import as_table
 
 
 def disordered(events: Any, model: Model, stream: Stream, *, seed: int) -> pa.Table:
@@ -27,8 +27,7 @@ def disordered(events: Any, model: Model, stream: Stream, *, seed: int) -> pa.Ta
     >>> disordered(rows, Delayed(0.5, Uniform(9)), Stream(id="id", unit="s"), seed=1).column("id").to_pylist()
     [1, 2, 4, 3]
     """
-    batch, _ = to_arrow(events, stream.declared)
-    table = pa.Table.from_batches([batch])
+    table = as_table(events, stream)
     arrival = "arrival"
     while arrival in table.column_names:
         arrival += "_"

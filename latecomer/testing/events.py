@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from latecomer.errors import ConfigError, SchemaError
 from latecomer.query import Query
-from latecomer.runtime.batches import to_arrow
+from latecomer.runtime.batches import plain_type, to_arrow
 from latecomer.runtime.engine import attributes_of
 from latecomer.stream import Stream
 from latecomer.testing.orders import Timed
@@ -47,22 +47,25 @@ class Prepared:
 
 def prepare(query: Query, events: Any, stream: Stream | None) -> Prepared:
     """Raises SchemaError for columns that are missing or wrong, ConfigError for ids that conflict."""
-    table = _table(query, events, stream)
+    table = as_table(events, stream)
+    if not isinstance(events, (pa.Table, pa.RecordBatch)):  # keys that no dict has are nulls, as for a Runtime
+        for missing in sorted(attributes_of([query.plan]) - set(table.column_names)):
+            table = table.append_column(missing, pa.nulls(table.num_rows))
     if stream is None:
         id, source = (name if name in table.column_names else None for name in ("id", "source"))
         stream = Stream(id=id, source=source)
-    if stream.id is None:
-        number = NUMBER
-        while number in table.column_names:
-            number += "_"
-        table = table.append_column(number, pa.array(range(table.num_rows), pa.int64()))
-        stream = replace(stream, id=number)
     for name in (stream.type, stream.ts, stream.id, stream.source):
         if name is not None and name not in table.column_names:
             raise SchemaError(
                 f"the events have no column {name!r}: they have {', '.join(table.column_names)}; say with stream= "
                 "which column holds what, as for a Runtime"
             )
+    if stream.id is None:
+        number = NUMBER
+        while number in table.column_names:
+            number += "_"
+        table = table.append_column(number, pa.array(range(table.num_rows), pa.int64()))
+        stream = replace(stream, id=number)
     kinds = table.column(stream.type)
     keep = pc.and_(kinds.is_valid(), table.column(stream.ts).is_valid())
     if stream.punctuation is not None:
@@ -79,17 +82,13 @@ def prepare(query: Query, events: Any, stream: Stream | None) -> Prepared:
     return Prepared(stream, table, unit, ids, timed)
 
 
-def _table(query: Query, events: Any, stream: Stream | None) -> pa.Table:
-    """The events as one table; keys that no dict has are nulls, as for a Runtime."""
+def as_table(events: Any, stream: Stream | None) -> pa.Table:
+    """Events in any form as one table, in the types that a runtime keeps."""
     batch, details = to_arrow(events, None if stream is None else stream.declared)
     if details:
         row, problem = next(iter(details.items()))
         raise SchemaError(f"event {row}: {problem}; a test needs events that a runtime would accept")
-    table = pa.Table.from_batches([batch])
-    if not isinstance(events, (pa.Table, pa.RecordBatch)):
-        for name in sorted(attributes_of([query.plan]) - set(table.column_names)):
-            table = table.append_column(name, pa.nulls(table.num_rows))
-    return table
+    return pa.Table.from_batches([batch]).cast(pa.schema([f.with_type(plain_type(f.type)) for f in batch.schema]))
 
 
 def _times(column: pa.ChunkedArray, unit: str, name: str) -> list[int]:

@@ -29,7 +29,7 @@ def play(
 
     Args:
         runtime: a runtime that may have seen events before.
-        source: where it has a clock, the runtime is told the time (``advance``) before each batch.
+        source: where it has a clock, the runtime is told the time (``advance``) before and after each batch.
         sink: anything with the ``apply`` of a sink; batch numbers are positions in the script.
         every: take a snapshot after so many batches. At an ``Abort`` the runtime is thrown away, the last snapshot
             restored, and the source goes back to the position that belongs to it. None: ``Aborted`` reaches the caller.
@@ -53,10 +53,11 @@ def play(
     while True:
         try:
             for number, batch in enumerate(source, 1):
-                outputs = []
-                if source.clock is not None:
-                    outputs.append(runtime.advance(nows.setdefault(source.position, source.clock.now())))
-                outputs.append(runtime.process(batch))
+                if source.clock is None:
+                    outputs = [runtime.process(batch)]
+                else:  # before the batch for the events that may be ahead, after it for the sources that have spoken
+                    now = nows.setdefault(source.position, source.clock.now())
+                    outputs = [runtime.advance(now), runtime.process(batch), runtime.advance(now)]
                 _deliver(sink, source.position, outputs)
                 if every is not None and number % every == 0:
                     saved = source.position, runtime.snapshot()
@@ -65,7 +66,7 @@ def play(
             if saved is None:
                 raise
             source.seek(saved[0])
-            runtime = Runtime.restore(saved[1])
+            runtime = type(runtime).restore(saved[1])
     if finish:
         _deliver(sink, source.position + 1, [runtime.finish()])
     return runtime
@@ -78,4 +79,6 @@ def _deliver(sink: CollectingSink | None, batch_id: int, outputs: list[Output]) 
 
 
 def _joined(tables: tuple[pa.Table, ...]) -> pa.Table:
-    return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
+    """One table. Empty ones are left out: before a runtime has seen an event it does not know the types of columns."""
+    filled = [t for t in tables if t.num_rows] or tables[-1:]
+    return pa.concat_tables(filled, promote_options="permissive")
