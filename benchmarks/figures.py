@@ -36,6 +36,9 @@ All levels of a table saw the same arrivals.
   made streams, 5 min for the flights, 10 min for the earthquakes). Matches that leave only because the stream ends do
   not count.
 - *Too late* counts the events that broke the level's promise; they are in the late output.
+- *For recall 99 %* is the adaptive K-slack, which sets its slack from the lateness seen so far; beside it stands the
+  least fixed slack that would have reached that recall, known by hindsight. *For 1 % taken back* is the adaptive
+  patience.
 - *Max* means the largest lateness of that very stream, which one can only know afterwards. The conservative level has
   the best punctuation there can be, also known afterwards.
 """
