@@ -1,9 +1,9 @@
 """Streams as a line of text, for tests that tell a story: ``"a3 c5 <C,10> b11"``.
 
-``a3`` is an event of type A at time 3 with id "a3"; ``b4.x=2,k=u`` has attributes; ``<C,10>`` is punctuation (no C at
-or before 10 will come), ``<*,10>`` for all types; ``@12`` says that the clock reached 12 elsewhere; ``.`` is the end
-of the stream. The answer to each word is a list of changes: ``"+a3 b11"`` for an insertion, ``"-a3 b11"`` for a
-deletion.
+``a3`` is an event of type A at time 3 with id "a3"; ``b4.x=2,k=u`` has attributes; ``a1+b2`` come in one batch;
+``<C,10>`` is punctuation (no C at or before 10 will come), ``<*,10>`` for all types; ``@12`` says that the clock
+reached 12 elsewhere; ``.`` is the end of the stream. The answer to each word is a list of changes: ``"+a3 b11"`` for
+an insertion, ``"-a3 b11"`` for a deletion.
 """
 
 import re
@@ -42,7 +42,7 @@ def take(runtime, word):
     if word[0] == "<":
         kind, ts = word.strip("<>").split(",")
         return runtime.punctuate(int(ts), type=None if kind == "*" else kind)
-    return runtime.process(batch(word))
+    return runtime.process(batch(word.replace("+", " ")))
 
 
 def changes(out):
@@ -55,5 +55,7 @@ def late(out):
 
 def tell(runtime, words):
     """What each word changes, without the words that change nothing: ``{"b11": ["+a7 b11"], "c9": ["-a7 b11"]}``."""
-    answers = {word: changes(take(runtime, word)) for word in words.split()}
+    answers = {}
+    for word in words.split():
+        answers.setdefault(word, []).extend(changes(take(runtime, word)))
     return {word: sorted(answer) for word, answer in answers.items() if answer}

@@ -249,8 +249,17 @@ def slack(level, unit):
     return None if length is None else length.units(unit)
 
 
-def events(pick, pattern, ids, scale, offset, most):
-    """Events without the same id twice: a few stories that follow the pattern's types in time, and some noise."""
+def reach(query, unit):
+    """How far apart in time events of ``query`` may still have to do with each other."""
+    window, late = query.query().plan.window.units(unit), slack(query.level, unit) or 0
+    patience = query.level.patience.units(unit) if isinstance(query.level, lc.Aggressive) else 0
+    return [window, late, patience, window + late, window + patience]
+
+
+def events(pick, pattern, distances, ids, scale, offset, most):
+    """Events without the same id twice: a few stories that follow the pattern's types in time, others at distances from
+    those at which something may change (windows, slacks), and some noise.
+    """
     mixed = pick([False, True, True])  # else all attributes agree
     eras = pick([(0,), (0,), (0, 0, 1), (0, 1, 2)])  # times in other frames of the stores
     places = []  # (type, time in small units)
@@ -260,9 +269,11 @@ def events(pick, pattern, ids, scale, offset, most):
             time += pick([1, 1, 1, 2, 2, 3, 0])
             if pick([True, True, True, True, False]):
                 places.append((type, time))
-    places += [(pick([*pattern, *TYPES, "Z"]), pick(range(-4, 13))) for _ in range(pick(range(5)) * (most // 12))]
+    for _ in range(pick(range(4)) if places else 0):
+        places.append((pick(pattern), pick(places)[1] + pick([0, 1, -1]) + pick([1, -1]) * pick(distances)))
+    places += [(pick([*pattern, *TYPES, "Z"]), pick(range(-4, 13))) for _ in range(pick(range(4)) * (most // 12))]
     found = []
-    for number, (type, time) in enumerate(places[:most]):
+    for number, (type, time) in enumerate(places[-most:]):
         ts = time * scale + offset + (pick([0, 0, 0, 1, -1]) if scale > 1 else 0)
         place = {"id": number if ids is int else f"e{number}", "type": type, "ts": ts, "source": pick(SOURCES)}
         found.append(place | {name: pick(values) if mixed else values[0] for name, values in ATTRIBUTES.items()})
@@ -273,8 +284,8 @@ def arrivals(pick, found, most, scale):
     """An order of arrival in which no event is more than ``most`` late; without ``most`` a bit more, or anything."""
     if most is None and pick([False, True]):
         return sorted(found, key=lambda e: pick(range(2 * len(found))))
-    slots = range(13 if most is None else most // scale + 1)
-    delays = [pick([False, True, True]) and pick(slots) * scale for _ in found]
+    slots = 12 if most is None else most // scale
+    delays = [pick([0, slots, pick(range(slots + 1)), pick(range(slots + 1))]) * scale for _ in found]
     order = sorted(zip(found, delays, strict=True), key=lambda e: (e[0]["ts"] + e[1], pick(range(len(found)))))
     return [e for e, _ in order]
 
@@ -295,7 +306,8 @@ def make(pick, kinds=ALL_LEVELS, promise=None, queries=1, most=12, plain=False, 
     queries = tuple(asked(pick, f"q{i}", kinds, unit, scale, offset) for i in range(pick(range(queries)) + 1))
     allowed = [s for s in (slack(q.level, unit) for q in queries) if s is not None]
     pattern = [word.strip("!")[0] for word in pick(queries).pattern]
-    found = events(pick, pattern, ids, scale, offset, most)
+    distances = [0, *(n // scale for q in queries for n in reach(q, unit))]
+    found = events(pick, pattern, distances, ids, scale, offset, most)
     steps = [("row", e) for e in arrivals(pick, found, min(allowed) if promise and allowed else None, scale)]
     for _ in range(pick(range(7))):
         steps = punctuated(pick, steps, promise, scale, offset, sources)

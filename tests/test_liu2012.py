@@ -10,6 +10,14 @@ import pytest
 
 import latecomer as lc
 from tests.script import changes, late, start, take, tell
+from tests.squeeze import KINDS, squeezed
+
+
+@pytest.fixture(autouse=True, params=KINDS)
+def sizes(request):
+    """Every example once more with state in the smallest pieces: then nothing is kept longer than it must be."""
+    with squeezed(request.param):
+        yield
 
 
 def levels(slack):
@@ -215,6 +223,20 @@ def test_state_of_window_plus_delay_is_enough():
     assert tell(runtime, "a3 f20 b13 .") == {"b13": ["+a3 b13"]}
     runtime = start("PATTERN SEQ(A a, !C c, B b) WITHIN 10 s", lc.Aggressive(7))
     assert tell(runtime, "a3 c4 f20 b13 .") == {}
+
+
+def test_each_level_keeps_what_it_may_still_need():
+    """Liu 2012, §3.6.2 (window and delay) carried over to the other levels: what an event may meet lies W before it."""
+    pair = "PATTERN SEQ(A a, B b) WITHIN 10 s"
+    assert tell(start(pair, lc.KSlack(7)), "a3 f20 b13 .") == {"b13": ["+a3 b13"]}
+    assert tell(start(pair, lc.Conservative()), "a1 <*,10> b11 .") == {"b11": ["+a1 b11"]}
+    negated = "PATTERN SEQ(!C c, A a, B b) WITHIN 10 s"
+    assert tell(start(negated, lc.KSlack(7)), "c3 a5 f20 b13 .") == {}
+    assert tell(start(negated, lc.Conservative()), "c1 a5 <*,10> b11 .") == {}
+    overdue = "PATTERN SEQ(A a, B b, !C c) WITHIN 10 s"
+    patient = lc.Aggressive(0, patience=20)
+    assert tell(start(overdue, patient), "a1 b2 f20 f31 f32 .") == {"f32": ["+a1 b2"]}
+    assert tell(start(overdue, patient), "a1 b2 c3 f31 f32 .") == {}
 
 
 def test_the_four_levels_of_correctness_meet_in_what_they_say():
