@@ -436,6 +436,11 @@ def test_checkpoint_and_state_belong_together(spark, tmp_path):
             "needs buckets=1",
         ),
         (
+            {"stream": lc.Stream(type="kind", ts="at", id="id", source="tag", unit="s", quorum=2)},
+            lc.ConfigError,
+            "needs buckets=1",
+        ),
+        (
             {"queries": [lc.Query("PATTERN SEQ(A a, C c) WITHIN 5 s", level=lc.KSlack(1))], "buckets": 4},
             lc.ConfigError,
             "there is none",

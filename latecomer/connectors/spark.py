@@ -91,10 +91,11 @@ class PatternSink:
                 "Name a column that identifies an event; with Kafka, concat(topic, partition, offset) does"
             )
         self.buckets, self.key = spark_keys.choose(self.queries, buckets, key)
-        if stream.clock == "source" and self.buckets > 1:
+        if self.buckets > 1 and (stream.clock == "source" or stream.quorum > 1):
             raise ConfigError(
-                "clock='source' needs buckets=1 here: a bucket sees the events of some sources only, and cannot "
-                "tell the least of their clocks. Use buckets=1 or clock='stream'"
+                f"clock={stream.clock!r} with quorum={stream.quorum} needs buckets=1 here: a bucket sees the "
+                "events of some sources only, and cannot compare their clocks. Use buckets=1, or clock='stream' "
+                "with quorum=1"
             )
         if step is not None and arrival is None:
             raise ConfigError(f"step={step!r} needs arrival=…: the column that says when a row arrived")
@@ -177,9 +178,9 @@ class PatternSink:
             batch=batch_id,
             files=dict(before.files) if before else {},
             fresh=fresh,
+            stream=self.stream,
             arrival=self.arrival,
             step=step,
-            follow=self.stream.clock == "stream",
             finish=finish,
         )
         found = self._to_partitions(cells).mapInArrow(detect, spark_detect.RESULT_SCHEMA)

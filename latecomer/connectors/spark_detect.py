@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from latecomer.connectors.spark_cells import CLOCK, NO_CLOCK, Ints, pack, unpack, unpack_cells
 from latecomer.connectors.versions import VersionStore
 from latecomer.runtime import Output, Runtime
+from latecomer.stream import Stream
 
 #: What Detect gives to the driver: parts of the changes and late rows, then one ``state`` row per bucket.
 RESULT_SCHEMA = "bucket int, seq int, kind string, data binary"
@@ -35,10 +36,9 @@ class Detect:
         batch: number of the micro-batch, under which new states are written.
         files: bucket -> the state to go on from.
         fresh: the state to go on from for a bucket that has none.
+        stream: the meaning of the columns.
         arrival: the column that orders rows, if any.
         step: how much of that column the engine takes in at once; None: the whole batch.
-        follow: whether the stream's clock, seen over all buckets, is the clock that counts (it is not where each source
-            has its own; then there is one bucket, which sees everything).
         finish: whether the stream ends here.
     """
 
@@ -46,9 +46,9 @@ class Detect:
     batch: int
     files: dict[int, str]
     fresh: bytes
+    stream: Stream
     arrival: str | None
     step: int | None
-    follow: bool
     finish: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -77,24 +77,29 @@ class Detect:
     def _outputs(self, runtime: Runtime, cells: pa.Table) -> Iterator[Output]:
         """What the engine says, piece by piece, so that a batch with very many matches fits memory."""
         rows, clock = unpack_cells(cells, self.arrival)
+        # Where sources have clocks of their own there is one bucket, which sees them all.
+        one_clock = self.stream.clock == "stream" and self.stream.quorum == 1
         if rows is not None:
             for step in self._steps(rows):
-                clocks = step[CLOCK].to_numpy() if self.follow else None
+                clocks = step[CLOCK].to_numpy() if one_clock else None
                 yield from runtime.stream_pieces(step.drop_columns([CLOCK]), clocks=clocks)
-        yield runtime.observe(NO_CLOCK if clock is None or not self.follow else clock)
+        yield runtime.observe(NO_CLOCK if clock is None or not one_clock else clock)
         if self.finish:
             yield runtime.finish()
 
     def _steps(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """The rows, cut where the arrival column passes a multiple of ``step``."""
+        """The rows, cut where the arrival column passes a multiple of ``step``. Steps without events add to the "
+        "next."""
         if self.step is None or self.arrival is None:
             yield rows
             return
         arrived = rows[self.arrival].cast(pa.int64())
         latest = pc.max(arrived).as_py() or 0  # rows without a value are last
         number: Ints = np.asarray(pc.fill_null(arrived, latest).to_numpy()) // self.step
-        starts = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(number)]
-        for start, end in pairwise(starts):
+        proof = pc.fill_null(pc.equal(rows[self.stream.type], self.stream.punctuation or ""), False)
+        filled = np.unique(number[~np.asarray(proof.to_numpy())])
+        ends = np.searchsorted(number, filled, "right").tolist()
+        for start, end in pairwise([0, *ends[:-1], len(number)]):
             yield rows.slice(start, end - start)
 
 
