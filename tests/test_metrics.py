@@ -101,6 +101,10 @@ def test_what_a_scrape_sees():
     assert found["state_events",] == explained["events"] > 0
     assert found["state_bytes",] == explained["bytes"] > 0
     assert {k[1]: v for k, v in found.items() if k[0] == "retention_seconds"} == {"slow": 12.0, "quick": 13.0}
+    assert {k[1]: v for k, v in found.items() if k[0] == "slack_seconds"} == {"slow": 2.0}
+    assert {k[1]: v for k, v in found.items() if k[0] == "patience_seconds"} == {"quick": 0.0}
+    lag = {k[1]: v for k, v in found.items() if k[0] == "horizon_lag_seconds"}
+    assert lag == {"slow": 2.001, "quick": 0.001, "sure": 3.4}  # the clock is at 6 s, punctuation at 2.6 s
     for name in ("slow", "quick", "sure"):
         facts = explained["queries"][name]
         assert found["held_matches", name] == facts["held"]
@@ -143,6 +147,20 @@ class Watched(lc.Runtime):
         Watched.metrics.update(self)
         Watched.scrapes.append(counters(scrape(Watched.registry)))
         return out
+
+
+def test_no_lag_is_shown_where_nothing_is_waited_for():
+    registry = CollectorRegistry()
+    text = "PATTERN SEQ(A a, C c) WITHIN 10 s"
+    queries = [
+        lc.Query(text, name="free", level=lc.Conservative()),
+        lc.Query(TEXT, name="unproved", level=lc.Conservative()),
+        lc.Query(text, name="adaptive", level=lc.KSlack(recall=0.9, max="5 s")),
+    ]
+    told = Told(clock=90_000, unit="ms", queries={}, bounds={"A": 4})
+    told.queries = queries
+    Metrics("job", registry).update(told)
+    assert not [key for key in scrape(registry) if key[0] in ("horizon_lag_seconds", "slack_seconds")]
 
 
 def test_counters_never_fall_and_count_once_through_restarts():

@@ -24,7 +24,7 @@ from latecomer.consistency.levels import Aggressive, Conservative, KSlack
 from latecomer.errors import ConfigError, MissingDependency
 from latecomer.query import Query
 from latecomer.runtime import Runtime
-from latecomer.units import UNITS
+from latecomer.units import UNITS, Duration
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
@@ -211,11 +211,32 @@ def _query(query: Query, explained: Mapping[str, Any]) -> Iterator[Sample]:
         if facts.get(key) is not None:
             yield family, label, float(facts[key])
     clock, unit = explained.get("clock"), explained.get("unit")
+    if unit is None:
+        return
+    facts = {**_by_level(query, explained, unit), **facts}
     for key, family in (("k", SLACK), ("patience", PATIENCE), ("retention", RETENTION)):
-        if facts.get(key) is not None and unit is not None:
+        if facts.get(key) is not None:
             yield family, label, _seconds(facts[key], unit)
-    if clock is not None and unit is not None and facts.get("horizon") is not None:
+    if clock is not None and facts.get("horizon") is not None:
         yield LAG, label, _seconds(max(clock - facts["horizon"], 0), unit)
+
+
+def _by_level(query: Query, explained: Mapping[str, Any], unit: str) -> dict[str, int]:
+    """What follows from the level alone, in units, where the runtime does not say what is in use: fixed slack or
+    patience, and the horizon.
+    """
+    clock = explained.get("clock")
+    match query.level:
+        case KSlack(k=Duration() as k):
+            facts, behind = {"k": k.units(unit)}, k.units(unit)
+        case Aggressive(patience=patience, retractions=None):
+            facts, behind = {"patience": patience.units(unit)}, patience.units(unit)
+        case Conservative():
+            bounds = [explained.get("bounds", {}).get(n.component.type) for n in query.plan.negations]
+            return {"horizon": min(bounds)} if bounds and None not in bounds else {}
+        case _:
+            return {}
+    return facts if clock is None else facts | {"horizon": clock - behind - 1}
 
 
 def _source(name: str, facts: list[Mapping[str, Any]], clock: int | None, unit: str | None) -> Iterator[Sample]:
