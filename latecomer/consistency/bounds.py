@@ -31,17 +31,18 @@ Bools = npt.NDArray[np.bool_]
 
 
 class Bounds:
-    """The state of all promises over ``types`` event types.
+    """The state of all promises over ``types`` event types; ``sources`` are known from the start.
 
     Sources' own promises are kept in *tracks*: one that all types share, and one for each type that was ever spoken of
     alone by a source.
     """
 
-    def __init__(self, types: int) -> None:
+    def __init__(self, types: int, sources: int = 0) -> None:
         self.types = types
         self._whole: I64 = np.full(types, BEGINNING, np.int64)
         self._own: dict[int, I64] = {ANY: np.zeros(0, np.int64)}
         self._idle = np.zeros(0, bool)
+        self._know(sources)
 
     def bound(self, type: int) -> int:
         """No more events of the type at or below this time."""
@@ -51,9 +52,11 @@ class Bounds:
         """The bound that holds for all of ``types``."""
         return min(int(self._whole[t]) for t in types)
 
-    def own(self, type: int) -> I64:
-        """What each known source has promised of the type by itself, by number of the source."""
-        own: I64 = np.maximum(self._own.get(type, self._own[ANY]), self._whole[type])
+    def own(self, type: int, sources: int) -> I64:
+        """What binds each of the first ``sources`` sources: its own promise of the type, or the type's bound."""
+        own = np.full(sources, self._whole[type])
+        said = self._own.get(type, self._own[ANY])[:sources]
+        own[: len(said)] = np.maximum(own[: len(said)], said)
         return own
 
     def apply(self, rows: Punctuation, back: Punctuation | None = None) -> History:

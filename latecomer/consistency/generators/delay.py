@@ -16,7 +16,7 @@ from latecomer.units import Duration, DurationLike
 
 
 @generator
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, init=False)
 class BoundedDelay(Generator):
     """Events of a type come at most ``delay`` behind the stream's clock.
 

@@ -15,7 +15,7 @@ from latecomer.units import UNITS
 
 
 @generator
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Heartbeats(Generator):
     """Events of one type say: all that my source had to send up to this time has been sent.
 
@@ -45,7 +45,7 @@ class Heartbeats(Generator):
 
 
 @generator
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EndOfInput(Generator):
     """Events of one type say that their source has ended: it sends nothing any more and holds nothing back.
 
@@ -92,27 +92,29 @@ def rows_of(arrivals: Arrivals, column: str, type: str) -> I64:
 
 
 def times_of(values: pa.Array, unit: str, name: str) -> I64:
-    """Times without nulls in the stream's units, rounded down, cut off at the ends of all time.
-
-    Raises SchemaError for a column of anything else.
-    """
+    """The times of a column without nulls, in the stream's units; raises SchemaError for a column of anything else."""
     kind = values.type
-    per_value = UNITS[unit]
+    given = unit
     if pa.types.is_timestamp(kind):
-        per_value = UNITS[kind.unit]
+        given = kind.unit
         values = values.view(pa.int64())
     elif pa.types.is_date(kind):
-        per_value = UNITS["s"]
+        given = "s"
         values = values.cast(pa.timestamp("s")).view(pa.int64())
     elif not pa.types.is_integer(kind) and not pa.types.is_null(kind):
         raise SchemaError(f"column {name!r} holds {kind}: times must be whole numbers or Arrow timestamps")
     if pa.types.is_uint64(kind):
         values = pc.min_element_wise(values, pa.scalar(FAR, pa.uint64()))
     numbers: I64 = values.cast(pa.int64()).to_numpy(zero_copy_only=False)
-    if per_value > UNITS[unit]:
-        factor = per_value // UNITS[unit]
+    return scaled(numbers, given, unit)
+
+
+def scaled(numbers: I64, given: str, unit: str) -> I64:
+    """Times from one unit to another, rounded down, cut off at the ends of all time."""
+    if UNITS[given] > UNITS[unit]:
+        factor = UNITS[given] // UNITS[unit]
         return np.clip(numbers, -(FAR // factor), FAR // factor) * factor
-    return np.clip(numbers // (UNITS[unit] // per_value), -FAR, FAR)
+    return np.clip(numbers // (UNITS[unit] // UNITS[given]), -FAR, FAR)
 
 
 def _check_type(type: str, name: str) -> None:

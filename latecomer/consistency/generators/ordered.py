@@ -10,7 +10,7 @@ from latecomer.consistency.generators.base import Arrivals, Generator, Promises,
 
 
 @generator
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SourcesInOrder(Generator):
     """Every source sends its events in order of their times; only the ways of different sources differ in length.
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from latecomer.consistency.clock import I64
 from latecomer.consistency.generators.base import Arrivals, Generator, Promises, Setting, generator
-from latecomer.consistency.generators.marks import rows_of, times_of
+from latecomer.consistency.generators.marks import rows_of, scaled
 from latecomer.consistency.punctuation import ANY
 from latecomer.errors import ConfigError
 from latecomer.units import canonical_unit
@@ -23,7 +23,7 @@ _BLOCK = 4096
 
 
 @generator
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, init=False)
 class Schedule(Generator):
     """What is expected is known beforehand: nothing can follow below the earliest event that is still outstanding.
 
@@ -85,6 +85,8 @@ class Schedule(Generator):
             (complete_to,), end_unit = _read_times([complete_to])
             if end_unit != unit:
                 raise ConfigError("complete_to is a datetime, but the times of the Schedule are not: give both alike")
+        elif isinstance(complete_to, bool) or not isinstance(complete_to, int):
+            raise ConfigError(f"complete_to={complete_to!r}: give a whole number or a datetime, like the times")
         object.__setattr__(self, "ts", times)
         object.__setattr__(self, "types", named)
         object.__setattr__(self, "ids", known)
@@ -110,9 +112,7 @@ class ScheduleLogic:
 
     def __init__(self, config: Schedule, key: str | None, setting: Setting) -> None:
         self._type_column, self._key, self._cancelled = setting.stream.type, key, config.cancelled
-        kind = pa.int64() if config.unit is None else pa.timestamp(config.unit)
-        times = pa.array([*config.ts, config.complete_to], pa.int64()).view(kind)
-        ts = times_of(times, setting.unit, "ts")
+        ts = scaled(np.array([*config.ts, config.complete_to], np.int64), config.unit or setting.unit, setting.unit)
         self._ts, self._end = ts[:-1], int(ts[-1])
         names = config.types or (None,) * len(self._ts)
         self._by_id = {i: entry for entry, i in enumerate(config.ids or ()) if i is not None}
@@ -208,7 +208,7 @@ class _List:
 def _spoken_of(config: Schedule, names: Sequence[str | None], setting: Setting) -> Iterator[tuple[str | None, int]]:
     """The types that the schedule promises something of, and their numbers."""
     spoken = config.speaks_of
-    if spoken is None and not any(names):
+    if spoken is None and (config.types is None or set(names) == {None}):
         yield None, ANY
         return
     if spoken is None:

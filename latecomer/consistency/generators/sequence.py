@@ -17,7 +17,7 @@ from latecomer.units import Duration, DurationLike
 
 
 @generator
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, init=False)
 class SequenceNumbers(Generator):
     """Every source numbers its events one after another, in order of their times, whatever their types.
 
@@ -81,7 +81,7 @@ class SequenceLogic:
         self._column, self._first, self._back = column, first, back
         self._timeout, self._by_now = timeout, by_now
         self._next: dict[int, int] = {}
-        self._waiting: dict[int, _Runs] = {}
+        self._waiting: dict[int, Runs] = {}
         self._now: int | None = None
 
     def observe(self, arrivals: Arrivals) -> Promises:
@@ -144,7 +144,7 @@ class SequenceLogic:
             runs = self._waiting.get(source)
             if number > self._next[source]:
                 if runs is None:
-                    runs = self._waiting[source] = _Runs()
+                    runs = self._waiting[source] = Runs()
                 runs.add(number, time, None if self._by_now else at)
             elif number == self._next[source]:
                 self._next[source] += 1
@@ -199,7 +199,7 @@ class SequenceLogic:
 
     def load(self, state: dict[str, Any]) -> None:
         self._next = dict(state["next"])
-        self._waiting = {source: _Runs(*map(list, runs)) for source, runs in state["waiting"]}
+        self._waiting = {source: Runs(*map(list, runs)) for source, runs in state["waiting"]}
         self._now = state["now"]
 
 
@@ -219,7 +219,7 @@ class _Said:
         return Promises.of(position, ts - back, source=source)
 
 
-class _Runs:
+class Runs:
     """Numbers that came before their turn, as runs ``starts[i] … ends[i] - 1`` that do not touch, in order.
 
     Each run has the largest of its times and the clock at its first arrival (None: not stamped yet).
