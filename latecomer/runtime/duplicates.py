@@ -50,7 +50,7 @@ def enter(index: IdIndex, log: EventLog, id_name: str, new: Newcomers, floor_at:
     repeats, conflicts = np.zeros(n, bool), np.zeros(n, bool)
     within = refs >= new.refs[0]
     fellows = np.unique(np.concatenate((open_rows, refs[within] - new.refs[0])))  # all that share a mark in this batch
-    old = ~within & (refs >= log.base)
+    old = ~within & log.present(refs)
     rows, refs = rows[old], refs[old]
     if len(rows):
         same = pc.equal(log.take(id_name, refs), new.ids(rows)).to_numpy(zero_copy_only=False)

@@ -91,6 +91,7 @@ class Engine:
             for group in groups.values()
         ]
         self._numbers = numbers
+        self._purges = 0
         selections = {s for lane in self.lanes for s in lane.stores}
         self._conditions = {c: compile_truth(c, times) for s in selections for c in s.filter}
         self.change_schema = change_schema(plans, stream, schema, kept[id_name], self.intake.ts_type)
@@ -135,7 +136,13 @@ class Engine:
         refs = np.zeros(len(batch), np.int64)
         refs[rows] = np.arange(self.log.end, self.log.end + len(rows))
         if len(rows):
-            self.log.append(batch.ts[rows], content[rows], batch.columns, rows if len(rows) < len(batch) else None)
+            self.log.append(
+                batch.ts[rows],
+                batch.types[rows],
+                content[rows],
+                batch.columns,
+                rows if len(rows) < len(batch) else None,
+            )
         selector = Selector(batch.types, self._numbers, batch.ts, batch.columns, self._conditions)
         for lane in self.lanes:
             limit, late = self._judge(lane, batch, rows, arrivals, moments)
@@ -144,12 +151,9 @@ class Engine:
             yield from self._write(lane.step(selector, accepted, refs, batch.ts, self.time.bounds))
             if late is not None:
                 yield from self._report(lane, selector, batch, late, limit, refs)
-                if self._amends(lane):
+                if lane.amends:
                     yield from self._write(lane.amend(selector, late, refs, batch.ts))
         self._purge()
-
-    def _amends(self, lane: Lane) -> bool:
-        return self.plans[lane.queries[0].number].level.on_late == "amend"
 
     def _advance(self, lane: Lane, clock: int | None = None) -> None:
         lane.clock = self.time.clock.value if clock is None else clock
@@ -183,7 +187,8 @@ class Engine:
             return rows
         if not self.ids.room_for(len(rows)):
             # By what could be forgotten before this batch: an early row of it may repeat what a late row lets go.
-            self._forget_ids(int(self._floors(rows[:1], moments)[0]), len(rows))
+            first = np.repeat(rows[:1], len(self.types))
+            self._forget_ids(self._floors(np.arange(len(self.types)), first, moments), len(rows))
         refs = np.arange(self.log.end, self.log.end + len(rows))
         ids = batch.columns[self.intake.id_name]
         whole = len(rows) == len(batch)
@@ -199,7 +204,7 @@ class Engine:
             self.log,
             self.intake.id_name,
             new,
-            lambda some: self._floors(rows[some], moments),
+            lambda some: self._floors(batch.types[rows[some]], rows[some], moments),
         )
         if found is None:
             return rows
@@ -218,19 +223,18 @@ class Engine:
             batch.types[rows[repeats]] = OTHER
         return rows[~repeats]
 
-    def _floors(self, rows: I64, moments: Moments) -> I64:
-        """The time below which nothing can change an answer any more, as of the arrival of each of the rows."""
+    def _floors(self, types: I64, rows: I64, moments: Moments) -> I64:
+        """The time below which an event of each of ``types`` needs no id any more, as of the arrival of each of
+        ``rows``: if it came again it would be late for every level that looks at it.
+        """
         result = np.full(len(rows), END)
         for lane in self.lanes:
             for query in lane.queries:
-                window = query.pattern.window
-                kept = lane.policy.retention(window)
-                if kept is not None:
-                    floor = moments.clock[rows] - kept
-                else:
-                    least = np.minimum.reduce([moments.history.whole_at(t, rows) for t in query.types])
-                    floor = np.maximum(least - window, BEGINNING)
-                result = np.minimum(result, floor)
+                kept = lane.policy.retention(query.pattern.window)
+                for kind in query.types:
+                    of = types == kind
+                    floor = moments.history.whole_at(kind, rows) + 1 if kept is None else moments.clock[rows] - kept
+                    result[of] = np.minimum(result[of], floor[of])
         return result
 
     def _judge(
@@ -285,11 +289,30 @@ class Engine:
         floor = min(lane.floor(self.time.clock.value, self.time.bounds) for lane in self.lanes)
         if floor > BEGINNING:
             self.log.drop_before(floor)
+        purges = sum(lane.purges for lane in self.lanes)
+        if purges != self._purges:
+            self._purges = purges
+            self._compact()
 
-    def _forget_ids(self, floor: int, more: int) -> None:
+    def _compact(self) -> None:
+        """Drop the payload of events that nothing refers to any more, once they are the larger part."""
+        _, remembered = self.ids.entries()
+        remembered = remembered[self.log.present(remembered)]
+        open_ids = np.array([self.time.bounds.bound(t) for t in range(len(self.types))])
+        for lane in self.lanes:
+            if not lane.policy.proves:
+                open_ids[:] = BEGINNING  # such levels forget by the clock, and drop_before follows them
+        remembered = remembered[self.log.ts(remembered) > open_ids[self.log.types(remembered)]]
+        live = np.unique(np.concatenate([remembered, *(lane.refs() for lane in self.lanes)]))
+        if 2 * len(live) < len(self.log):
+            self.log.compact(live)
+
+    def _forget_ids(self, floors: I64, more: int) -> None:
+        """Forget the ids of events below the floor of their type."""
         _, refs = self.ids.entries()
-        keep = refs >= self.log.base
-        keep[keep] = self.log.ts(refs[keep]) >= floor
+        keep = self.log.present(refs)
+        here = refs[keep]
+        keep[keep] = self.log.ts(here) >= floors[self.log.types(here)]
         self.ids.rebuild(keep, more)
 
     # --- without a batch ---------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ look for the match: if it had not left, it is still here and will be found dead 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,11 @@ class Holding:
     def __init__(self, pattern: Pattern, log: EventLog) -> None:
         self._pattern, self._log = pattern, log
         self._timeline = Timeline(len(pattern.positives) + 1)
-        self._trailing = any(n.kind == "trailing" for n in pattern.plan.negations)
+        kinds = {n.kind for n in pattern.plan.negations}
+        self._trailing = "trailing" in kinds
+        #: With a leading scope and a trailing one a match may wait so long that negatives in the leading scope are
+        #: purged meanwhile: those must strike when they come. All other negatives are still there when it leaves.
+        self.outlives_its_killers = {"leading", "trailing"} <= kinds
 
     def __len__(self) -> int:
         return len(self._timeline)
@@ -90,6 +95,20 @@ class Holding:
     def waiting(self) -> Rows:
         """All matches that wait; they stay."""
         return self._rows(self._timeline.all()[1])
+
+    def keep(self, which: Callable[[Rows], Bools]) -> None:
+        """Let the other matches go: they were killed while they waited."""
+        rows = self.waiting()
+        if len(rows):
+            mask = which(rows)
+            if not mask.all():
+                self._timeline = Timeline(self._timeline.width)
+                self.hold(rows.take(mask))
+
+    def refs(self) -> I64:
+        """The references of all events that waiting matches consist of."""
+        columns = self._timeline.all()[1][:-1]
+        return np.concatenate(columns)
 
     def earliest(self) -> int | None:
         """The first moment that a match waits for."""

@@ -25,13 +25,14 @@ from latecomer.consistency.policy import Policy
 from latecomer.consistency.punctuation import Bounds
 from latecomer.runtime.holding import Holding
 from latecomer.runtime.pattern import Pattern, Tester
+from latecomer.runtime.purging import ProofPurge
 from latecomer.runtime.rows import Rows
 from latecomer.runtime.selection import Selection, Selector
 from latecomer.runtime.sequence import SequenceMatcher
 from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64
 from latecomer.storage.log import EventLog
-from latecomer.storage.store import Bools, CodeLayout, Store
+from latecomer.storage.store import Bools, CodeLayout, Store, View
 from latecomer.storage.timeline import Timeline
 
 
@@ -58,11 +59,14 @@ class QueryState:
         self.pattern = pattern
         self.types = tuple(type_numbers[t] for t in pattern.plan.types)
         self.negative_types = tuple(type_numbers[n.component.type] for n in pattern.plan.negations)
+        self.type_of = {c.index: type_numbers[c.type] for c in pattern.components}
         self.matcher: SequenceMatcher
         self.holding: Holding
+        self.purge: ProofPurge
         self.horizons = [BEGINNING] * len(self.negative_types)
         self.clock = BEGINNING  # at the last step
-        self.floor = BEGINNING  # all events at or above it are still held
+        self.floor = BEGINNING  # nothing below it is needed
+        self.complete = BEGINNING  # all events at or above it are still held
 
 
 class Lane:
@@ -78,6 +82,8 @@ class Lane:
         testers: Sequence[Tester],
     ) -> None:
         self.policy = policy
+        self.amends = patterns[0][1].plan.level.on_late == "amend"
+        self._log = log
         self.clock = BEGINNING
         self.queries = [QueryState(number, pattern, type_numbers) for number, pattern in patterns]
         selections = sorted({s for q in self.queries for s in q.pattern.selections()}, key=repr)
@@ -86,6 +92,10 @@ class Lane:
         for query in self.queries:
             query.matcher = SequenceMatcher(query.pattern, self.stores.__getitem__, layout, log, testers[query.number])
             query.holding = Holding(query.pattern, log)
+            if policy.proves:
+                query.purge = ProofPurge(query.pattern, self.stores.__getitem__, log)
+        self._after_proof = 0  # events left by the last purge by proof
+        self.purges = 0  # how often a purge by proof has run
         self.types = sorted({t for q in self.queries for t in q.types})
         self._users = {s: [q for q in self.queries if s in q.pattern.selections()] for s in selections}
 
@@ -122,6 +132,8 @@ class Lane:
         """Corrections, new matches and releases of one query."""
         matcher, holding = query.matcher, query.holding
         ordered = self.policy.ordered
+        if holding.outlives_its_killers:
+            holding.keep(matcher.spared)
         if not self.policy.final:
             for rows, cause in matcher.deleted():
                 self.policy.learn(holding.delays(rows, query.clock), 0)
@@ -166,10 +178,55 @@ class Lane:
     def _purge(self, bounds: Bounds) -> None:
         for query in self.queries:
             query.floor = max(query.floor, self.policy.floor(bounds.least(query.types), query.pattern.window))
+            query.complete = max(query.complete, query.floor)
         for selection, store in self.stores.items():
             floor = min(q.floor for q in self._users[selection])
             if floor > BEGINNING:
                 store.purge(floor)
+        if self.policy.proves and not self.amends and self.stored() > 2 * self._after_proof + _FIRST_PURGE:
+            self.purge_by_proof(bounds)
+
+    def purge_by_proof(self, bounds: Bounds) -> None:
+        """Drop every event that :class:`ProofPurge` finds useless, until none is left. O(n log n) in the stored events.
+
+        Runs when state has doubled since it last ran, so that it costs a constant per event, however much it cannot
+        purge.
+        """
+        self.purges += 1
+        for query in self.queries:
+            query.holding.keep(query.matcher.alive)  # what stored negatives have killed needs them no more
+        gone = 1
+        while gone:
+            needed: dict[Any, list[I64]] = {}
+            for query in self.queries:
+
+                def bound_of(index: int, query: QueryState = query) -> int:
+                    return bounds.bound(query.type_of[index])
+
+                for component in query.pattern.components:
+                    selection = query.purge.selection(component.index)
+                    refs = query.purge.needed(component.index, bound_of)
+                    needed.setdefault((selection.type, selection.filter), []).append(refs)
+            gone = 0
+            for selection, store in self.stores.items():
+                dropped = store.keep(np.unique(np.concatenate(needed[selection.type, selection.filter])))
+                gone += len(dropped)
+                if len(dropped):
+                    latest = int(self._log.ts(dropped).max())
+                    for query in self._users[selection]:
+                        query.complete = max(query.complete, latest + 1)
+        self._after_proof = self.stored()
+
+    def stored(self) -> int:
+        """Events in stores, once for each store that holds them."""
+        return sum(store.count(View.OLD) for store in self.stores.values())
+
+    def refs(self) -> I64:
+        """References to all events that the lane still needs."""
+        parts = [store.events()[1] for store in self.stores.values()]
+        parts += [buffer.all()[1][1] for buffer in self._buffers.values()]
+        parts += [query.holding.refs() for query in self.queries]
+        return np.concatenate(parts)
 
     # --- events beyond the promise -----------------------------------------------------------------------------------
 
@@ -177,16 +234,16 @@ class Lane:
         """Apply the events marked in ``late`` as far as state allows: only matches whose whole reach is still held."""
         for selection, store in self.stores.items():
             at, hashes = _among(selector, selection, late)
-            at, hashes = _where(ts[at] >= min(q.floor for q in self._users[selection]), at, hashes)
+            at, hashes = _where(ts[at] >= min(q.complete for q in self._users[selection]), at, hashes)
             store.stage(hashes, ts[at], refs[at])
         for query in self.queries:
             holding = query.holding
             for rows, cause in query.matcher.deleted():
-                left = holding.closed(rows, query.horizons) & (holding.reach(rows) >= query.floor)
+                left = holding.closed(rows, query.horizons) & (holding.reach(rows) >= query.complete)
                 if left.any():
                     yield Delta(query.number, False, rows.take(left), cause[left], amended=True)
             for rows in query.matcher.inserted(False):
-                rows = rows.take(holding.reach(rows) >= query.floor)
+                rows = rows.take(holding.reach(rows) >= query.complete)
                 if len(rows):
                     yield from self._release(query, rows, query.horizons, True)
         for store in self.stores.values():
@@ -201,12 +258,12 @@ class Lane:
         for orders, counts in ((pattern.inserts, missed), (pattern.deletes, wrong)):
             for order in orders:
                 at, hashes = _among(selector, order.selection, late)
-                at, hashes = _where(ts[at] >= query.floor, at, hashes)
+                at, hashes = _where(ts[at] >= query.complete, at, hashes)
                 for rows in query.matcher.around(order, refs[at], ts[at], hashes):
-                    told = rows.take(holding.reach(rows) >= query.floor)
+                    told = rows.take(holding.reach(rows) >= query.complete)
                     # References grow with the row, so the seed's reference leads back to its row.
                     counts += np.bincount(at[refs[at].searchsorted(told.ref(order.seed))], minlength=len(ts))
-        unknown = ts < query.floor
+        unknown = ts < query.complete
         missed[unknown] = wrong[unknown] = -1
         return missed, wrong
 
@@ -238,9 +295,10 @@ class Lane:
             "holding": [q.holding.dump() for q in self.queries],
             "horizons": [q.horizons for q in self.queries],
             "clocks": [q.clock for q in self.queries],
-            "floors": [q.floor for q in self.queries],
+            "floors": [[q.floor, q.complete] for q in self.queries],
             "clock": self.clock,
             "policy": self.policy.dump(),
+            "after_proof": self._after_proof,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -249,11 +307,12 @@ class Lane:
         for buffer, saved in zip(self._buffers.values(), state["buffers"], strict=True):
             buffer.load(saved)
         queries = zip(self.queries, state["holding"], state["horizons"], state["clocks"], state["floors"], strict=True)
-        for query, saved, horizons, clock, floor in queries:
+        for query, saved, horizons, clock, (floor, complete) in queries:
             query.holding.load(saved)
-            query.horizons, query.clock, query.floor = list(horizons), clock, floor
+            query.horizons, query.clock, query.floor, query.complete = list(horizons), clock, floor, complete
         self.clock = state["clock"]
         self.policy.load(state["policy"])
+        self._after_proof = state["after_proof"]
 
 
 def _among(selector: Selector, selection: Selection, mask: Any) -> tuple[I64, U64]:
@@ -267,3 +326,4 @@ def _where(mask: Bools, at: I64, hashes: U64) -> tuple[I64, U64]:
 
 
 _NO_DELAYS = np.zeros(0, np.int64)
+_FIRST_PURGE = 256  # stored events below which a purge by proof is not worth its calls

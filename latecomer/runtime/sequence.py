@@ -86,6 +86,14 @@ class SequenceMatcher:
             self._mark(rows, probe, View.ALL, dead)
         return ~dead
 
+    def spared(self, rows: Rows) -> Bools:
+        """Which complete matches no *new* negative in a leading scope kills."""
+        dead = np.zeros(len(rows), bool)
+        for probe in self._pattern.probes:
+            if probe.negation.kind == "leading":
+                self._mark(rows, probe, View.NEW, dead)
+        return ~dead
+
     def _seeds(self, order: JoinOrder) -> Rows:
         staged = self._store(order.selection).staged
         return Rows.seed(self._components, order.seed, staged.refs, staged.ts, staged.keys)

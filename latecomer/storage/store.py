@@ -247,6 +247,28 @@ class Store:
                 if not len(frame):
                     del self.frames[number]
 
+    def events(self) -> tuple[U64, I64]:
+        """Keys and references of all committed events."""
+        runs = [run for frame in self.frames.values() for run in frame.old]
+        if not runs:
+            return _NOTHING.keys, _NOTHING.refs
+        return self.layout.keys(np.concatenate([r.codes for r in runs])), np.concatenate([r.refs for r in runs])
+
+    def keep(self, wanted: I64) -> I64:
+        """Drop the committed events whose references are not in ``wanted`` (ascending); return those of the dropped."""
+        gone: list[I64] = [_NOTHING.refs]
+        for number, frame in list(self.frames.items()):
+            masks = [np.isin(run.refs, wanted, assume_unique=True) for run in frame.old]
+            lost = [run.refs[~mask] for run, mask in zip(frame.old, masks, strict=True) if not mask.all()]
+            if lost:
+                gone += lost
+                frame.keep(masks)
+                if not len(frame):
+                    del self.frames[number]
+        dropped = np.concatenate(gone)
+        self._sizes[0] -= len(dropped)
+        return dropped
+
     @property
     def nbytes(self) -> int:
         return sum(r.codes.nbytes + r.refs.nbytes for f in self.frames.values() for r in f.runs(View.ALL))

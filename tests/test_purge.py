@@ -1,0 +1,93 @@
+"""State after a purge by proof is minimal: nothing is left that Liu 2012, Algorithm 2, can exclude."""
+
+import random
+
+import pytest
+
+import latecomer as lc
+
+PATTERNS = [
+    "SEQ(A a, B b, C c)",
+    "SEQ(A a, !B b, C c)",
+    "SEQ(!A a, B b, C c)",
+    "SEQ(A a, B b, !C c)",
+    "SEQ(A a, A b, !C c, B d)",
+]
+
+
+def excluded(plan, window, stored, bounds):
+    """Brute force: the (component, key, time) of stored events that no match to come can use.
+
+    ``stored`` maps component indexes to lists of (key, time); ``bounds`` types to their punctuation.
+    """
+    kind = {c.index: c.type for c in plan.components}
+    positives = [c.index for c in plan.positives]
+    found = set()
+    for index, events in stored.items():
+        others = [o for o in positives if o != index]
+        for key, ts in events:
+            if all(bounds[kind[o]] >= (ts - 1 if o < index else ts + window) for o in others):
+                found.add((index, key, ts))  # no partner can still come, so all its matches were found
+            for side, low, high in ((-1, ts - window, ts - 1), (1, ts + 1, ts + window)):
+                for other in [o for o in others if (o - index) * side > 0]:
+                    if bounds[kind[other]] < high:
+                        continue  # more may come
+                    partners = [t for k, t in stored[other] if k == key and low <= t <= high]
+                    if not partners:
+                        found.add((index, key, ts))
+                        break
+                    low = min(partners) + 1
+    return found
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_kept_that_proof_excludes(pattern, seed):
+    choose = random.Random(f"{pattern} {seed}")
+    window = choose.choice([3, 6, 10])
+    query = lc.Query(f"PATTERN {pattern} WHERE [k] WITHIN {window} s", level=lc.Conservative())
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query)
+    bounds = dict.fromkeys("ABC", -(10**6))
+    number = 0
+    for step in range(25):
+        rows = []
+        for _ in range(choose.randint(1, 4)):
+            ts = step + choose.randint(-6, 3)
+            rows.append({"id": number, "type": choose.choice("ABC"), "ts": ts, "k": choose.choice("xy")})
+            number += 1
+        runtime.process(rows)
+        kind, bound = choose.choice("ABC"), step - choose.randint(-2, 6)
+        runtime.punctuate(bound, type=kind)
+        bounds[kind] = max(bounds[kind], bound)
+
+        engine = runtime._engine
+        [lane] = engine.lanes
+        lane.purge_by_proof(engine.time.bounds)
+        [state] = lane.queries
+        stored = {}
+        for component in query.plan.components:
+            store = lane.stores[state.purge.selection(component.index)]
+            store._check()
+            refs = store.events()[1]
+            keys, times = engine.log.take("k", refs).to_pylist(), engine.log.ts(refs).tolist()
+            stored[component.index] = list(zip(keys, times, strict=True))
+        useless = excluded(query.plan, window, stored, bounds)
+        kinds = {c.index: c.type for c in query.plan.components}
+        for index, key, ts in useless:  # an event of a repeated type stays while any of its components needs it
+            rest = [i for i in stored if kinds[i] == kinds[index]]
+            assert any((i, key, ts) not in useless for i in rest), (step, index, key, ts)
+
+
+def test_state_stays_small_when_one_type_lags():
+    """Payload too: what proof has made useless does not stay in memory until the slowest promise comes."""
+    query = lc.Query("PATTERN SEQ(A a, B b, C c) WHERE [k] WITHIN 10 s", level=lc.Conservative())
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query)
+    sizes = []
+    for step in range(0, 6000, 100):
+        rows = [{"id": step + i, "type": "B" if i % 2 else "C", "ts": step + i, "k": i % 7} for i in range(100)]
+        runtime.process(rows)
+        runtime.punctuate(step + 99, type="B")
+        runtime.punctuate(step + 99, type="C")
+        runtime.punctuate(step + 50, type="A")  # no A ever comes, and its promise is never complete
+        sizes.append(runtime.explain()["events"])
+    assert max(sizes) < 1_500
