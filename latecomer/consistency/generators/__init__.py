@@ -1,7 +1,7 @@
 """What users know about the order of a stream, as promises: see ``docs/punctuation.md``."""
 
+from latecomer.consistency.arrivals import Arrivals
 from latecomer.consistency.generators.base import (
-    Arrivals,
     Generator,
     Logic,
     Promises,

@@ -15,15 +15,15 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
-from latecomer.consistency.clock import BEGINNING, I64
+from latecomer.consistency.arrivals import Arrivals
+from latecomer.consistency.clock import I64
 from latecomer.consistency.punctuation import ANY
-from latecomer.errors import ConfigError, SchemaError, StateError, options
+from latecomer.errors import ConfigError, StateError, options
 from latecomer.stream import Stream
 from latecomer.units import Duration
 
@@ -39,43 +39,6 @@ class Setting:
     def number(self, type: str) -> int | None:
         """The number of an event type, or None when no query asks for it (nothing need be promised of it)."""
         return self.types.index(type) if type in self.types else None
-
-
-@dataclass(frozen=True, slots=True)
-class Arrivals:
-    """n events in order of arrival, n may be 0.
-
-    Attributes:
-        ts: event times (n,), in the stream's units.
-        types: numbers of the event types (n,), ``ANY`` for a type that no query asks for.
-        sources: numbers of the senders (n,), ``ANY`` where the stream names none.
-        clock: the stream's clock at each event (n,), that event included.
-        names: the senders by number.
-        columns: the columns of the events by name, Arrow arrays (n,).
-        reached: the clock after all of them.
-        now: the wall clock in the stream's units as the edge passed it last; None when it never did.
-    """
-
-    ts: I64
-    types: I64
-    sources: I64
-    clock: I64
-    names: Sequence[Any] = ()
-    columns: Mapping[str, pa.Array] = field(default_factory=dict)
-    reached: int = BEGINNING
-    now: int | None = None
-
-    def __len__(self) -> int:
-        return len(self.ts)
-
-    def column(self, name: str) -> pa.Array:
-        """A column; raises SchemaError when there is none of that name."""
-        try:
-            return self.columns[name]
-        except KeyError:
-            raise SchemaError(
-                f"no column {name!r}, which a promise of the stream reads: give it in each batch"
-            ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from latecomer.consistency.generators.base import Arrivals, Generator, Logic, Promises, Setting
+from latecomer.consistency.arrivals import Arrivals
+from latecomer.consistency.generators.base import Generator, Logic, Promises, Setting
 from latecomer.consistency.punctuation import ANY
 from latecomer.errors import ConfigError, StateError
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from latecomer.consistency.arrivals import Arrivals
 from latecomer.consistency.clock import BEGINNING
-from latecomer.consistency.generators.base import Arrivals, Generator, Promises, Setting, Stateless, generator
+from latecomer.consistency.generators.base import Generator, Promises, Setting, Stateless, generator
 from latecomer.consistency.punctuation import ANY
 from latecomer.errors import ConfigError
 from latecomer.units import Duration, DurationLike

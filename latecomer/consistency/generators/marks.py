@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from latecomer.consistency.arrivals import Arrivals
 from latecomer.consistency.clock import END, FAR, I64
-from latecomer.consistency.generators.base import Arrivals, Generator, Promises, Setting, Stateless, generator
+from latecomer.consistency.generators.base import Generator, Promises, Setting, Stateless, generator
 from latecomer.errors import ConfigError, SchemaError
 from latecomer.units import UNITS
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from latecomer.consistency.generators.base import Arrivals, Generator, Promises, Setting, Stateless, generator
+from latecomer.consistency.arrivals import Arrivals
+from latecomer.consistency.generators.base import Generator, Promises, Setting, Stateless, generator
 
 
 @generator

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from latecomer.consistency.arrivals import Arrivals
 from latecomer.consistency.clock import I64
-from latecomer.consistency.generators.base import Arrivals, Generator, Promises, Setting, generator
+from latecomer.consistency.generators.base import Generator, Promises, Setting, generator
 from latecomer.consistency.generators.marks import rows_of, scaled
 from latecomer.consistency.punctuation import ANY
 from latecomer.errors import ConfigError

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from latecomer.consistency.arrivals import Arrivals
 from latecomer.consistency.clock import BEGINNING, I64
-from latecomer.consistency.generators.base import Arrivals, Generator, Promises, Setting, generator
+from latecomer.consistency.generators.base import Generator, Promises, Setting, generator
 from latecomer.errors import ConfigError, SchemaError, options
 from latecomer.units import Duration, DurationLike
 
