@@ -203,15 +203,15 @@ def across(one, two, n, duration):
 THREE = ["{0}.x + {1}.x > {2}.x", "({0}.x = {1}.x OR {1}.x = {2}.x)", "{2}.x - {0}.x = {1}.x - {0}.x"]
 RETURNS = ["", "{0}.x AS x", "{0}.s AS s, {1}.k AS k", "{0}.x + {1}.g AS sum", "{1}.ts AS t, {0}.p AS p"]
 RETURNS += ["{1}.x / {0}.x AS q", "{1}.ts - {0}.ts AS took"]
+#: Where negatives stand; an empty one stands for any shape that ends with a positive.
+SHAPES = ["+", "++", "+-+", "+++", "-+", "+-", "", "", "", "++-", "-++", "-+-", "-++-", "+-+-", "-+-+", "+--+", "-+-+-"]
 KEYS = [(), (), ("[k]",), ("[k]",), ("[k]",), ("[k, g]",), ("[g]",), ("[k]", "[g]")]
 
 
 def asked(pick, name, kinds, unit, scale, offset):
     """A query: up to five components, negation anywhere, any keys and predicates, any level of ``kinds``."""
-    size = pick([1, 2, 3, 3, 3, 2, 4, 5])
-    negated = [pick([False, False, False, True, True]) for _ in range(size)]
-    if all(negated):
-        negated[pick(range(size))] = False
+    shape = pick(SHAPES) or [pick("++-") for _ in range(pick(range(5)))] + ["+"]
+    size, negated = len(shape), [sign == "-" for sign in shape]
     types = [pick(TYPES) for _ in range(size)]
     if pick([True, False]):  # types in order: more matches than all alike
         types = ["ABCAB"[i] for i in range(size)]

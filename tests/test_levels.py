@@ -113,7 +113,7 @@ def test_answers_worked_out_by_hand(pattern, words, answer, level, arrival):
     } == answer
 
 
-@property_of(queries=2)
+@property_of(queries=5)
 def test_after_every_batch_exactly_the_expected_matches_are_out(case):
     runtime, references = case.runtime(), case.references()
     ledgers = {name: Ledger(name) for name in references}
@@ -167,7 +167,7 @@ def test_k_slack_gives_matches_in_order_of_completion(case):
     assert times == sorted(times)
 
 
-@property_of(queries=2)
+@property_of(queries=4)
 def test_no_answer_depends_on_the_batches(case):
     found = [run(case.cut(where)) for where in (case.cuts, "one", "each")]
     for name in case.references():
