@@ -35,6 +35,8 @@ class Stream:
             are, the clock follows ``now - idle_timeout``.
         max_ahead: an event further ahead of the latest ``Runtime.advance(now)`` goes to the late output (``ahead``)
             and moves nothing. Without any ``advance``, as in a replay, it is off.
+        promises: generators of punctuation: what is known about the order of the stream (``docs/punctuation.md``), like
+            ``[SourcesInOrder()]``.
         quorum: the clock is the q-th largest of the sources' clocks, so that q - 1 broken sources cannot move it.
         schema: Arrow types of the attributes, where they are known beforehand; else the first batch fixes them.
 
@@ -53,6 +55,7 @@ class Stream:
     idle_timeout: DurationLike | None = None
     max_ahead: DurationLike | None = None
     quorum: int = 1
+    promises: Sequence[Any] = ()
     schema: pa.Schema | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -71,6 +74,7 @@ class Stream:
         for name in ("idle_timeout", "max_ahead"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, Duration.of(getattr(self, name)))
+        object.__setattr__(self, "promises", tuple(self.promises))
         named = [c for c in (self.type, self.ts, self.id, self.source) if c is not None]
         if len(set(named)) != len(named):
             raise ConfigError(f"one column has two purposes: type, ts, id and source must differ, given {named}")

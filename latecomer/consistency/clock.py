@@ -268,10 +268,9 @@ class QuorumClock(_PerSource):
         self.quorum = quorum
 
     def observe(self, ts: I64, sources: I64) -> I64:
-        pieces: list[I64] = []
         step = max(self._CELLS // max(len(self.sources) + 64, 256), 64)
-        for start in range(0, len(ts), step):
-            pieces.append(self._observe_some(ts[start : start + step], sources[start : start + step]))
+        starts = range(0, len(ts), step)
+        pieces = [self._observe_some(ts[at : at + step], sources[at : at + step]) for at in starts]
         return np.concatenate(pieces) if pieces else ts
 
     def _observe_some(self, ts: I64, sources: I64) -> I64:

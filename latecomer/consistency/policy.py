@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from latecomer.consistency.arrivals import Arrivals
 from latecomer.consistency.clock import BEGINNING, END, I64, LONGEST
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack, Level
 from latecomer.consistency.patience import AdaptivePatience, FixedPatience, Patience
-from latecomer.consistency.slack import AdaptiveSlack, Arrivals, FixedSlack, LargestSlack, Slack, SourceSlack
+from latecomer.consistency.slack import AdaptiveSlack, FixedSlack, LargestSlack, Slack, SourceSlack
 from latecomer.errors import ConfigError
 from latecomer.units import Duration
 

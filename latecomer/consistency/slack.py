@@ -10,25 +10,13 @@ with per-type shares p(k) the expected loss of a pattern is ``1 - product(1 - p(
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from latecomer.consistency.arrivals import Arrivals
 from latecomer.consistency.clock import BEGINNING, I64, SourceClock
 from latecomer.consistency.lateness import LatenessWindow
-
-
-@dataclass(frozen=True, slots=True)
-class Arrivals:
-    """n events in order of arrival: times, type numbers, source numbers, and the clock at each. ``names`` are the
-    sources."""
-
-    ts: I64
-    types: I64
-    sources: I64
-    clock: I64
-    names: Sequence[Any]
 
 
 class Slack(Protocol):

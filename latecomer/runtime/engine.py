@@ -16,7 +16,6 @@ import pyarrow as pa
 from latecomer.consistency.clock import BEGINNING, END
 from latecomer.consistency.levels import KSlack
 from latecomer.consistency.policy import Policy, Setting, adapts, policy_of, whole_units
-from latecomer.consistency.slack import Arrivals
 from latecomer.query.expressions import attributes
 from latecomer.query.plan import Plan
 from latecomer.query.types import EVENT_TIME
@@ -52,6 +51,11 @@ def attributes_of(plans: Sequence[Plan]) -> set[str]:
     return names - {EVENT_TIME}
 
 
+def promised_columns(stream: Stream) -> set[str]:
+    """The columns that the stream's generators of promises read."""
+    return {name for config in stream.promises for name in config.columns}
+
+
 class Engine:
     """Queries bound to a stream's schema. ``schema`` holds the columns of batches, in the types of ``fix_schema``."""
 
@@ -70,7 +74,7 @@ class Engine:
         named = any(isinstance(p.level, KSlack) and p.level.sources for p in plans)
         proves = any(policy.proves for policy in policies)  # then a promise of a single source may come at any time
         by_source = stream.clock == "source" or stream.quorum > 1 or proves or named
-        self.time = Timekeeper(stream, self.types, self.unit, by_source)
+        self.time = Timekeeper(stream, self.types, self.unit, by_source, proves)
 
         patterns = [Pattern(p, whole_units(p.window, self.unit), kept, times) for p in plans]
         reach = max(p.window + (policy.retention(0) or 0) for p, policy in zip(patterns, policies, strict=True))
@@ -130,7 +134,6 @@ class Engine:
         self.counters["events"] += len(moments.events)
         self.counters["other_types"] += len(moments.events) - len(rows)
         self.counters["punctuation"] += int((batch.types == PUNCTUATION).sum())
-        arrivals = self.time.arrivals(batch, moments)  # before duplicates lose their type: levels learn from all events
         hashes, content = self._identify(batch)
         rows = yield from self._enter(batch, rows, hashes, content, moments)
         refs = np.zeros(len(batch), np.int64)
@@ -145,7 +148,7 @@ class Engine:
             )
         selector = Selector(batch.types, self._numbers, batch.ts, batch.columns, self._conditions)
         for lane in self.lanes:
-            limit, late = self._judge(lane, batch, rows, arrivals, moments)
+            limit, late = self._judge(lane, batch, rows, moments)
             self._advance(lane)
             accepted = None if late is None else ~late
             yield from self._write(lane.step(selector, accepted, refs, batch.ts, self.time.bounds))
@@ -237,10 +240,9 @@ class Engine:
                     result[of] = np.minimum(result[of], floor[of])
         return result
 
-    def _judge(
-        self, lane: Lane, batch: Batch, rows: I64, arrivals: Arrivals, moments: Moments
-    ) -> tuple[I64, Bools | None]:
+    def _judge(self, lane: Lane, batch: Batch, rows: I64, moments: Moments) -> tuple[I64, Bools | None]:
         """The lane's limit at each row, and which rows of the batch are late (None: none)."""
+        arrivals = moments.arrivals
         bound = arrivals.clock
         if lane.policy.proves:
             events = moments.events

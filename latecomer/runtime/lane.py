@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from latecomer.consistency.bounds import Bounds
 from latecomer.consistency.clock import BEGINNING
 from latecomer.consistency.policy import Policy
-from latecomer.consistency.punctuation import Bounds
 from latecomer.runtime.holding import Holding
 from latecomer.runtime.pattern import Pattern, Tester
 from latecomer.runtime.purging import ProofPurge

@@ -17,11 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from latecomer.consistency.clock import BEGINNING, END, FAR
+from latecomer.consistency.generators import from_plain, to_plain
 from latecomer.errors import ConfigError, SchemaError, StateError
 from latecomer.query.query import Query
 from latecomer.runtime.batches import fix_schema, missing_columns, to_arrow
 from latecomer.runtime.changes import check_names
-from latecomer.runtime.engine import Engine, Piece, attributes_of
+from latecomer.runtime.engine import Engine, Piece, attributes_of, promised_columns
 from latecomer.runtime.explain import explain
 from latecomer.storage.packing import pack, unpack
 from latecomer.stream import Stream
@@ -84,7 +85,7 @@ class Runtime:
         self.queries = tuple(queries)
         self._plans = [q.plan for q in queries]
         check_names(self._plans)
-        self._attributes = attributes_of(self._plans)
+        self._columns = attributes_of(self._plans) | promised_columns(stream)
         self._counters: Counter[Any] = Counter()
         self._engine: Engine | None = None
         self._waiting: list[tuple[str | None, int, Any]] = []  # promises given before the first batch
@@ -93,7 +94,7 @@ class Runtime:
         self._finished = False
         declared = stream.declared
         if declared is not None and {stream.type, stream.ts} <= set(declared.names):
-            self._build(fix_schema(stream, declared, self._attributes, by_row=False))
+            self._build(fix_schema(stream, declared, self._columns, by_row=False))
 
     # --- events ------------------------------------------------------------------------------------------------------
 
@@ -235,7 +236,9 @@ class Runtime:
     def restore(cls, snapshot: bytes) -> Runtime:
         """The runtime that :meth:`snapshot` was taken of. Raises StateError when the bytes are damaged."""
         saved = unpack(snapshot)
-        stream = Stream(**{**saved["stream"], "schema": _schema_of(saved["stream"]["schema"])})
+        promises = [from_plain(p) for p in saved["stream"]["promises"]]
+        declared = _schema_of(saved["stream"]["schema"])
+        stream = Stream(**{**saved["stream"], "schema": declared, "promises": promises})
         runtime = cls(stream, [Query(q["text"], name=q["name"]) for q in saved["queries"]])
         runtime._counters.update({tuple(k) if isinstance(k, list) else k: n for k, n in saved["counters"]})
         runtime._waiting = [tuple(w) for w in saved["waiting"]]
@@ -258,12 +261,12 @@ class Runtime:
         """The engine, built or rebuilt as the schema of a batch requires."""
         engine = self._engine
         if engine is None:
-            return self._build(fix_schema(self.stream, given, self._attributes, by_row))
+            return self._build(fix_schema(self.stream, given, self._columns, by_row))
         needed = [
             self.stream.type,
             self.stream.ts,
             *([self.stream.id] if self.stream.id else []),
-            *sorted(self._attributes),
+            *sorted(self._columns),
         ]
         missing = missing_columns(given, engine.intake.given, needed)
         if missing and (not by_row or missing[0] in needed[:2]) and given.names:
@@ -331,8 +334,8 @@ class Runtime:
 
 
 def _stream_fields(stream: Stream) -> dict[str, Any]:
-    fields = {name: getattr(stream, name) for name in stream.__dataclass_fields__ if name != "schema"}
-    return {k: _plain_option(v) for k, v in fields.items()}
+    fields = {name: getattr(stream, name) for name in stream.__dataclass_fields__ if name not in ("schema", "promises")}
+    return {k: _plain_option(v) for k, v in fields.items()} | {"promises": [to_plain(p) for p in stream.promises]}
 
 
 def _plain_option(value: Any) -> Any:

@@ -7,18 +7,20 @@ It applies the guards (design §3): an event beyond ``now + max_ahead`` counts f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.consistency.clock import BEGINNING, FAR, Clock, QuorumClock, SourceClock, StreamClock
+from latecomer.consistency.arrivals import Arrivals
+from latecomer.consistency.bounds import Bounds, History
+from latecomer.consistency.clock import BEGINNING, FAR, Clock, QuorumClock, Silence, SourceClock, StreamClock
+from latecomer.consistency.generators import Combined, Setting
 from latecomer.consistency.lateness import LatenessWindow
 from latecomer.consistency.policy import whole_units
-from latecomer.consistency.punctuation import ANY, Bounds, History, Punctuation
-from latecomer.consistency.slack import Arrivals
+from latecomer.consistency.punctuation import ANY, Punctuation
 from latecomer.runtime.batches import AHEAD, OTHER, PUNCTUATION, Batch
 from latecomer.storage.columns import I64
 from latecomer.stream import Stream
@@ -35,6 +37,7 @@ class Moments:
     clock: I64
     sources: I64
     history: History
+    arrivals: Arrivals
     ahead: I64
     ahead_by: I64
 
@@ -42,10 +45,10 @@ class Moments:
 class Timekeeper:
     """Clock, promises and sources of one stream whose queries ask for ``types``.
 
-    ``by_source``: whether anything depends on who sent an event.
+    ``by_source``: whether anything depends on who sent an event. ``proves``: whether some level lives by promises.
     """
 
-    def __init__(self, stream: Stream, types: Sequence[str], unit: str, by_source: bool) -> None:
+    def __init__(self, stream: Stream, types: Sequence[str], unit: str, by_source: bool, proves: bool) -> None:
         self._stream, self._types = stream, types
         self._by_source = by_source and stream.source is not None
         declared = tuple(stream.sources or ())
@@ -56,15 +59,22 @@ class Timekeeper:
             self.clock = SourceClock(len(declared), idle)
         elif stream.quorum > 1:
             self.clock = QuorumClock(stream.quorum, len(declared), idle)
-        self.bounds = Bounds(len(types))
-        self.numbers: dict[Any, int] = {s: i for i, s in enumerate(declared)}
+        self.bounds = Bounds(len(types), len(declared))
+        self._generators = (
+            Combined(stream.promises, Setting(stream, unit, types)) if stream.promises and proves else None
+        )
+        self._silence = Silence(len(declared), idle)
+        self.sources: list[Any] = list(declared)  # by number
+        self._numbers: dict[Any, int] = {s: i for i, s in enumerate(declared)}
         self.now = BEGINNING
         self.lateness = LatenessWindow(block=16_384, blocks=4)  # for explain only, so not part of a snapshot
 
-    @property
-    def sources(self) -> list[Any]:
-        """The names of the known sources, in the order of their numbers."""
-        return list(self.numbers)
+    def _number(self, source: Any) -> int:
+        """The number of a source, a new one if it is new."""
+        number = self._numbers.setdefault(source, len(self.sources))
+        if number == len(self.sources):
+            self.sources.append(source)
+        return number
 
     def read(self, batch: Batch, clocks: I64 | None) -> Moments:
         """Move through a batch. Rows that are ahead lose their type."""
@@ -74,21 +84,36 @@ class Timekeeper:
         events = np.flatnonzero(is_event)
         sources, known = self._source_numbers(batch, is_event)
         at_events = self._observe(batch.ts[events], sources[events], clocks, events)
-        history = self._promise(batch, sources, known)
         clock = at_events
         if len(events) < n:
             clock = np.zeros(n, np.int64)
             clock[events] = at_events
-        own = sources[events] if self._by_source else np.zeros(len(events), np.int64)
-        self.lateness.add_all(own, at_events - batch.ts[events])
-        return Moments(events, clock, sources, history, ahead, ahead_by)
+        arrivals = self._arrivals(batch, events, clock, sources)
+        history = self._promise(batch, events, sources, known, arrivals)
+        own = arrivals.sources if self._by_source else np.zeros(len(events), np.int64)
+        self.lateness.add_all(own, at_events - arrivals.ts)
+        return Moments(events, clock, sources, history, arrivals, ahead, ahead_by)
 
-    def arrivals(self, batch: Batch, moments: Moments) -> Arrivals:
-        """The batch's events as levels see them."""
-        rows = moments.events
+    def _arrivals(self, batch: Batch, rows: I64, clock: I64, sources: I64) -> Arrivals:
+        """The batch's events as levels and generators see them."""
+        now = None if self.now == BEGINNING else self.now
+        named = self._generators is not None  # nobody else reads columns
         if len(rows) == len(batch):
-            return Arrivals(batch.ts, batch.types, moments.sources, moments.clock, self.sources)
-        return Arrivals(batch.ts[rows], batch.types[rows], moments.sources[rows], moments.clock[rows], self.sources)
+            columns = batch.columns if named else {}
+            types = batch.types.copy()  # duplicates lose theirs, while levels learn from all events
+            return Arrivals(batch.ts, types, sources, clock, self.sources, columns, self.clock.value, now)
+        at = pa.array(rows)
+        columns = {name: column.take(at) for name, column in batch.columns.items()} if named else {}
+        return Arrivals(
+            batch.ts[rows],
+            batch.types[rows],
+            sources[rows],
+            clock[rows],
+            self.sources,
+            columns,
+            self.clock.value,
+            now,
+        )
 
     def _guard(self, batch: Batch) -> tuple[I64, I64]:
         none = np.zeros(0, np.int64)
@@ -111,11 +136,11 @@ class Timekeeper:
         speaks = is_event | ((batch.types == PUNCTUATION) & (codes < len(values) - 1))
         speaking = np.flatnonzero(speaks)
         np.minimum.at(first, codes[speaking], speaking)
-        before = len(self.numbers)
+        before = len(self.sources)
         numbers = np.full(len(values), ANY)
         for code in np.argsort(first, kind="stable").tolist():
             if first[code] < n:
-                numbers[code] = self.numbers.setdefault(values[code], len(self.numbers))
+                numbers[code] = self._number(values[code])
         sources = np.where(speaks, numbers[codes], ANY)
         known = np.maximum(np.maximum.accumulate(sources) + 1, before) if n else sources
         return sources, known
@@ -129,32 +154,83 @@ class Timekeeper:
             self.clock.reach(int(outside[-1]))
         return running
 
-    def _promise(self, batch: Batch, sources: I64, known: I64) -> History:
+    def _promise(self, batch: Batch, events: I64, sources: I64, known: I64, arrivals: Arrivals) -> History:
+        """Take in the batch's punctuation and what generators make of its events."""
         rows = np.flatnonzero(batch.types == PUNCTUATION)
-        if not len(rows):
+        parts = []
+        if len(rows):
+            parts.append(self._in_stream(batch, rows, sources, known))
+        if self._generators is not None:
+            made = self._generators.observe(arrivals)
+            if len(made):
+                at = np.append(events, -1)[made.position]
+                knew = np.append(known, known[0] if len(known) else len(self.sources))[at]
+                parts.append(Punctuation(at, made.type, made.ts, made.source, np.maximum(knew, made.source + 1)))
+        back = self._back(events, arrivals, known)
+        if not parts and back is None:
             return self.bounds.apply(NO_PROMISE)
+        return self.bounds.apply(in_order(parts), back)
+
+    def _in_stream(self, batch: Batch, rows: I64, sources: I64, known: I64) -> Punctuation:
         of = batch.columns[self._stream.of].take(pa.array(rows))
         found = pc.index_in(of, value_set=pa.array(self._types, pa.string())).fill_null(-2).to_numpy()
         kinds = np.where(of.is_null().to_numpy(zero_copy_only=False), ANY, found).astype(np.int64)
         heard = kinds != -2  # the others speak of types that no query asks for
         rows, kinds = rows[heard], kinds[heard]
-        return self.bounds.apply(Punctuation(rows, kinds, batch.ts[rows], sources[rows], known[rows]))
+        return Punctuation(rows, kinds, batch.ts[rows], sources[rows], known[rows])
+
+    def _back(self, events: I64, arrivals: Arrivals, known: I64) -> Punctuation | None:
+        """The first rows of sources that had been idle; from there on they hold promises back again."""
+        if not self._by_source or self._silence.timeout is None or not len(events):
+            return None
+        self._silence.grow(len(self.sources))
+        senders, first = np.unique(arrivals.sources, return_index=True)
+        returning = self._silence.idle[senders]
+        self._silence.spoke(senders)
+        if not returning.any():
+            return None
+        senders, at = senders[returning], events[first[returning]]
+        order = at.argsort(kind="stable")
+        senders, at = senders[order], at[order]
+        nothing = np.full(len(at), BEGINNING)
+        return Punctuation(at, np.full(len(at), ANY), nothing, senders, known[at])
 
     def promise(self, type: str | None, ts: int, source: Any) -> None:
         """Take in one punctuation given by hand."""
         if type is not None and type not in self._types:
             return
-        number = ANY if source is None else self.numbers.setdefault(source, len(self.numbers))
+        number = ANY if source is None else self._number(source)
         kind = ANY if type is None else list(self._types).index(type)
-        self.bounds.apply(Punctuation(*(np.full(1, v) for v in (0, kind, ts, number, len(self.numbers)))))
+        self.bounds.apply(Punctuation(*(np.full(1, v) for v in (0, kind, ts, number, len(self.sources)))))
 
     def hear(self, now: int) -> None:
         """It is ``now`` on the wall clock, in units of event time."""
         self.now = max(self.now, now)
         self.clock.hear(self.now)
+        self._silence.grow(len(self.sources))
+        self._silence.hear(self.now)
+        if self._by_source and self._silence.timeout is not None and len(self.sources):
+            self.bounds.rest(self._silence.idle)
+        self._ask()
+
+    def idle(self, source: int) -> bool:
+        """Whether a source has been silent for the stream's timeout."""
+        return source < len(self._silence.idle) and bool(self._silence.idle[source])
 
     def reach(self, ts: int) -> None:
         self.clock.reach(min(ts, FAR))
+        self._ask()
+
+    def _ask(self) -> None:
+        """A clock has moved without an event: generators may promise more."""
+        if self._generators is None:
+            return
+        now = None if self.now == BEGINNING else self.now
+        arrivals = Arrivals(_EMPTY, _EMPTY, _EMPTY, _EMPTY, self.sources, {}, self.clock.value, now)
+        made = self._generators.observe(arrivals)
+        if len(made):
+            known = np.full(len(made), len(self.sources))
+            self.bounds.apply(Punctuation(made.position, made.type, made.ts, made.source, known))
 
     def dump(self) -> dict[str, Any]:
         return {
@@ -162,14 +238,31 @@ class Timekeeper:
             "bounds": self.bounds.dump(),
             "sources": self.sources,
             "now": self.now,
+            "silence": self._silence.dump(),
+            "generators": None if self._generators is None else self._generators.dump(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
         self.clock.load(state["clock"])
         self.bounds.load(state["bounds"])
-        self.numbers = {s: i for i, s in enumerate(state["sources"])}
+        self.sources = state["sources"]
+        self._numbers = {s: i for i, s in enumerate(self.sources)}
         self.now = state["now"]
+        self._silence.load(state["silence"])
+        if self._generators is not None:
+            self._generators.load(state["generators"])
 
 
 _EMPTY = np.zeros(0, np.int64)
 NO_PROMISE = Punctuation(_EMPTY, _EMPTY, _EMPTY, _EMPTY, _EMPTY)
+
+
+def in_order(parts: Sequence[Punctuation]) -> Punctuation:
+    """Promises from several places, in order of position."""
+    if not parts:
+        return NO_PROMISE
+    if len(parts) == 1:
+        return parts[0]
+    columns = [np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Punctuation)]
+    order = columns[0].argsort(kind="stable")
+    return Punctuation(*(c[order] for c in columns))
