@@ -152,6 +152,19 @@ def test_the_file_is_free_between_batches(tmp_path):
     assert current(sink) == ["a", "b"]
 
 
+def test_a_file_kept_open_is_free_after_close(tmp_path):
+    sink = DuckDBSink(tmp_path / "results.duckdb", keep_open=True)
+    sink.open("job")
+    for number, words in enumerate((["+a"], ["-a", "+b"], ["+c"])):
+        sink.apply(number, changes(*words), late())
+        sink.apply(number, changes(*words), late())
+    assert current(sink) == ["b", "c"]
+    sink.close()
+    with duckdb.connect(sink.path, read_only=True) as db:
+        assert db.execute("SELECT count(*) FROM changes").fetchall() == [(4,)]
+    assert current(sink_in(tmp_path)) == ["b", "c"]
+
+
 def test_prefix_keeps_two_pipelines_apart(tmp_path):
     for prefix, word in (("shop_", "+a"), ("", "+b")):
         sink = DuckDBSink(tmp_path / "results.duckdb", prefix=prefix)

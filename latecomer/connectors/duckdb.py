@@ -8,8 +8,8 @@ row is there already is skipped. So after any number of repeated deliveries each
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +33,8 @@ class DuckDBSink:
     * ``batches``: the batches that are in.
 
     A column that a later batch brings along is added; older rows have null there. The file is open only while a batch
-    is written, so other programs can read it in between.
+    is written, so other programs can read it in between; with ``keep_open`` it stays open until ``close``, which saves
+    some tenths of a second per batch.
 
     >>> import tempfile
     >>> sink = DuckDBSink(tempfile.mkdtemp() + "/results.duckdb")
@@ -45,7 +46,7 @@ class DuckDBSink:
     [{'query': 'theft', 'tag': 'milk'}]
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, prefix: str = "") -> None:
+    def __init__(self, path: str | os.PathLike[str], *, prefix: str = "", keep_open: bool = False) -> None:
         self.path = os.path.abspath(os.fspath(path))
         if os.fspath(path).startswith(":memory:"):
             raise ConfigError("DuckDBSink needs a file: a table in memory would be gone before anyone could read it")
@@ -53,14 +54,16 @@ class DuckDBSink:
             raise ConfigError(f"prefix={prefix!r}: table names must stay plain, use letters, digits and _")
         self._prefix = prefix
         self._job: str | None = None
+        self._keep_open = keep_open
+        self._kept: Any = None
         _duckdb()
 
     def open(self, job: str) -> None:
         """Remember the job's name; make the file and the table of batches. StateError if the file cannot be opened."""
-        self._job = job
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
         with self._connect() as db:
             db.execute(f"CREATE TABLE IF NOT EXISTS {self._name('batches')} {_BATCHES}")
+        self._job = job
 
     def apply(self, batch_id: int, changes: pa.Table, late: pa.Table) -> None:
         """Write one batch in one transaction; a batch that is in already is skipped."""
@@ -84,7 +87,10 @@ class DuckDBSink:
                 raise
 
     def close(self) -> None:
-        """Nothing to let go of: the file is closed between batches."""
+        """Close the file, if it is still open."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     def table(self, sql: str, values: Sequence[Any] = ()) -> pa.Table:
         """The result of a query on the file as an Arrow table; ``values`` stand for the ``?`` in it."""
@@ -122,7 +128,18 @@ class DuckDBSink:
     def _name(self, table: str) -> str:
         return f'"{self._prefix}{table}"'
 
-    def _connect(self) -> Any:
+    @contextmanager
+    def _connect(self) -> Iterator[Any]:
+        db = self._kept if self._kept is not None else self._opened()
+        if self._keep_open and self._job is not None:
+            self._kept = db
+        try:
+            yield db
+        finally:
+            if db is not self._kept:
+                db.close()
+
+    def _opened(self) -> Any:
         try:
             return _duckdb().connect(self.path)
         except _duckdb().IOException as error:

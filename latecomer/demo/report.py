@@ -72,14 +72,21 @@ def rows(stream: pa.Table, results: DuckDBSink) -> list[Row]:
         for label, level in LEVELS.items():
             name = [f"{query}@{label}"]
             given = results.table("SELECT events FROM changes WHERE query = ? AND op = 'insert'", name)["events"]
-            net = results.table("SELECT events FROM matches WHERE query = ?", name)["events"].to_pylist()
+            net = results.table("SELECT events FROM matches WHERE query = ?", name)["events"]
             back = results.table("SELECT count(*) AS n FROM changes WHERE query = ? AND op = 'delete'", name)["n"]
             waits = timeline.waits(query, level, given)
-            found.append(_row(query, label, {tuple(m) for m in net}, back[0].as_py(), waits, true[query]))
+            found.append(_row(query, label, _matches(net), back[0].as_py(), waits, true[query]))
         given = pa.chunked_array([pa.array(list(kept[query]), pa.list_(pa.string()))])
         waits = timeline.waits(query, KSlack(WATERMARK_MINUTES), given)
         found.append(_row(query, WATERMARK, kept[query], 0, waits, true[query]))
     return found
+
+
+def _matches(lists: pa.ChunkedArray) -> set[truth.Match]:
+    """Lists of ids, all of one length, as tuples."""
+    ids = pc.list_flatten(lists).to_pylist()
+    width = len(ids) // max(len(lists), 1)
+    return {tuple(ids[at : at + width]) for at in range(0, len(ids), width)} if ids else set()
 
 
 def _within_watermark(events: pa.Table) -> pa.Table:

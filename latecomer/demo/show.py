@@ -42,7 +42,7 @@ def run(folder: str | PathLike[str] = "demo-results", *, json: bool = False, wee
         raise ConfigError(f"weeks={weeks}: give a whole number of at least 1, or None for the whole year")
     say = Console(stderr=True)
     root = _prepared(Path(folder).absolute())
-    results = DuckDBSink(root / "flights.duckdb")
+    results = DuckDBSink(root / "flights.duckdb", keep_open=True)
     say.print("Reading the flights that left New York in 2013 …")
     stream = flights.arrivals(flights.read())
     if weeks is not None:
