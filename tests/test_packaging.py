@@ -62,7 +62,7 @@ def test_all_that_is_tested_is_pinned():
     }
     needed = {
         bare(r)
-        for extra in ("demo", "test", "spark", "duckdb", "bench")
+        for extra in ("demo", "test", "spark", "duckdb", "bench", "metrics")
         for r in PROJECT["optional-dependencies"][extra]
     }
     assert needed | set(map(bare, PROJECT["dependencies"])) <= pins | {"latecomer"}
