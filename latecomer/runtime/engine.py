@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from latecomer.consistency.clock import BEGINNING, END
-from latecomer.consistency.levels import KSlack
 from latecomer.consistency.policy import Policy, Setting, adapts, policy_of, whole_units
 from latecomer.query.expressions import attributes
 from latecomer.query.plan import Plan
@@ -71,10 +70,8 @@ class Engine:
         self.log = EventLog({name: kept[name] for name in sorted(attributes_of(plans) | {id_name})})
         self.ids = IdIndex()
         policies = [self._policy(plan, numbers) for plan in plans]
-        named = any(isinstance(p.level, KSlack) and p.level.sources for p in plans)
-        proves = any(policy.proves for policy in policies)  # then a promise of a single source may come at any time
-        by_source = stream.clock == "source" or stream.quorum > 1 or proves or named
-        self.time = Timekeeper(stream, self.types, self.unit, by_source, proves)
+        proves = any(policy.proves for policy in policies)
+        self.time = Timekeeper(stream, self.types, self.unit, proves)
 
         patterns = [Pattern(p, whole_units(p.window, self.unit), kept, times) for p in plans]
         reach = max(p.window + (policy.retention(0) or 0) for p, policy in zip(patterns, policies, strict=True))
@@ -153,7 +150,7 @@ class Engine:
             accepted = None if late is None else ~late
             yield from self._write(lane.step(selector, accepted, refs, batch.ts, self.time.bounds))
             if late is not None:
-                yield from self._report(lane, selector, batch, late, limit, refs)
+                yield from self._report(lane, selector, batch, moments, late, limit, refs)
                 if lane.amends:
                     yield from self._write(lane.amend(selector, late, refs, batch.ts))
         self._purge()
@@ -262,7 +259,7 @@ class Engine:
         return limit, mask if mask.any() else None
 
     def _report(
-        self, lane: Lane, selector: Selector, batch: Batch, late: Bools, limit: I64, refs: I64
+        self, lane: Lane, selector: Selector, batch: Batch, moments: Moments, late: Bools, limit: I64, refs: I64
     ) -> Iterator[Piece]:
         """Late events go to the late output, once for each query that looks at their type."""
         for query in lane.queries:
@@ -270,6 +267,7 @@ class Engine:
             if len(rows):
                 name, reason = query.pattern.plan.name, lane.policy.reason
                 self.counters[name, reason] += len(rows)
+                self.time.count_late(moments.sources[rows])
                 missed, wrong = lane.what_if(query, selector, late, refs, batch.ts)
                 late_by = (limit - batch.ts)[rows]
                 yield False, self._late.write(batch, rows, reason, late_by, name, effect=(missed[rows], wrong[rows]))

@@ -5,28 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from latecomer.consistency.clock import BEGINNING
+from latecomer.consistency.clock import BEGINNING, END
 from latecomer.query.plan import Plan
 from latecomer.runtime.engine import Engine
 from latecomer.runtime.lane import Lane, QueryState
+from latecomer.runtime.timekeeper import WATCHED
 from latecomer.storage.store import View
 
 #: How many waiting matches a query shows.
 SAMPLE = 10
+#: Which quantiles of lateness are told per source.
+QUANTILES = (0.5, 0.9, 0.99, 1.0)
+#: Under which name sources that are not watched one by one are told.
+OTHERS = "(others)"
 
 
 def explain(plans: Sequence[Plan], engine: Engine | None, counters: Mapping[str, Any]) -> dict[str, Any]:
     """One entry per query, and the state that they share.
 
-    Keys: ``clock`` (units or None), ``unit``, ``events`` and ``bytes`` of state, ``counters``, ``bounds``
-    (punctuation by type), and ``queries``: by name ``level``, ``window``, ``retention`` (units behind the clock, or
-    None where punctuation decides), ``retention_rule`` in words, ``held`` matches, ``buffered`` events, ``waiting``:
-    a sample of held matches with what each waits for.
+    Keys: ``clock`` and ``now`` (units or None), ``unit``, ``events`` and ``bytes`` of state, ``counters``,
+    ``sources`` (by name: ``events`` and ``late`` since the start, ``clock``, ``idle``, and of the last events
+    ``share_late`` and ``lateness`` quantiles in units; None for the nameless), ``bounds`` (punctuation by type), and
+    ``queries``: by name ``level``, ``window``, ``retention`` (units behind the clock, or None where punctuation
+    decides), ``retention_rule`` in words, ``held`` matches, ``buffered`` events, ``waiting``: a sample of held
+    matches with what each waits for.
     """
     if engine is None:
         return {
             "clock": None,
+            "now": None,
             "unit": None,
+            "sources": {},
             "events": 0,
             "bytes": 0,
             "bounds": {},
@@ -44,6 +53,8 @@ def explain(plans: Sequence[Plan], engine: Engine | None, counters: Mapping[str,
         "unit": engine.unit,
         "events": len(engine.log),
         "bytes": engine.nbytes,
+        "now": None if engine.time.now == BEGINNING else engine.time.now,
+        "sources": _sources(engine),
         "bounds": {name: bound for name, bound in bounds.items() if bound != BEGINNING},
         "counters": dict(counters),
         "queries": {p.name: queries[p.name] for p in plans},
@@ -65,11 +76,69 @@ def _query(engine: Engine, lane: Lane, query: QueryState) -> dict[str, Any]:
         "window": window,
         "retention": retention,
         "retention_rule": rule,
+        "gives_up": _gives_up(lane) if lane.amends else None,
+        "horizon": _horizon(lane, query),
+        **lane.policy.facts(),
         "stored": sum(s.count(View.ALL) for s in stores.values()),
         "buffered": lane.buffered(),
         "held": len(query.holding),
         "waiting": _waiting(engine, lane, query),
     }
+
+
+def _slowest(engine: Engine, lane: Lane, kind: str) -> Any:
+    """The source whose promise, or whose clock, holds the scope open; None where no single source does."""
+    time = engine.time
+    if not time.sources:
+        return None
+    if lane.policy.proves:
+        own = time.bounds.own(engine.types.index(kind), len(time.sources)).tolist()
+    elif engine.stream.clock == "source":
+        own = [time.clock.own(number) for number in range(len(time.sources))]
+    else:
+        return None
+    active = [number for number in range(len(own)) if not time.idle(number)]
+    return time.sources[min(active, key=own.__getitem__)] if active else None
+
+
+def _horizon(lane: Lane, query: QueryState) -> int | None:
+    """Up to where everything that the query waits for is taken as known: the least over its negations, or how far
+    sorted events have come."""
+    known = [h for h in query.horizons if h > BEGINNING]
+    if query.horizons:
+        return min(query.horizons) if len(known) == len(query.horizons) else None
+    entry = lane.policy.entry()
+    return entry - 1 if BEGINNING < entry < END else None
+
+
+def _gives_up(lane: Lane) -> str:
+    if lane.policy.final:
+        order = ", and amended matches come out of order" if lane.policy.ordered else ""
+        return f"finality: late events are applied, so matches that have left may be taken back{order}"
+    return "nothing but the bound on when corrections come: late events are applied as far as state is still held"
+
+
+def _sources(engine: Engine) -> dict[Any, dict[str, Any]]:
+    """The watched sources by name; all others together under ``OTHERS``."""
+    time = engine.time
+    if not len(time.events_of):
+        return {}
+    recent = time.lateness.summaries(QUANTILES)
+    result: dict[Any, dict[str, Any]] = {}
+    for number, events in enumerate(time.events_of.tolist()):
+        watched = number < WATCHED
+        name = time.sources[number] if watched else OTHERS
+        clock = int(time.latest_of[number])
+        _, share, quantiles = recent.get(number, (0, 0.0, [0.0] * len(QUANTILES)))
+        result[name] = {
+            "events": events,
+            "late": int(time.late_of[number]) if number < len(time.late_of) else 0,
+            "clock": None if clock == BEGINNING else clock,
+            "idle": watched and time.idle(number),
+            "share_late": share,
+            "lateness": {str(q): value for q, value in zip(QUANTILES, quantiles, strict=True)},
+        }
+    return result
 
 
 def _waiting(engine: Engine, lane: Lane, query: QueryState) -> list[dict[str, Any]]:
@@ -84,9 +153,16 @@ def _waiting(engine: Engine, lane: Lane, query: QueryState) -> list[dict[str, An
         open_scopes = []
         for negation, end, horizon in zip(query.pattern.plan.negations, ends, query.horizons, strict=True):
             if int(end[i]) > horizon:
-                what = f"punctuation for {negation.component.type}" if lane.policy.proves else "the clock"
+                kind = negation.component.type
+                what = f"punctuation for {kind}" if lane.policy.proves else "the clock"
                 open_scopes.append(
-                    {"type": negation.component.type, "ends": int(end[i]), "horizon": horizon, "waits_for": what}
+                    {
+                        "type": kind,
+                        "ends": int(end[i]),
+                        "horizon": horizon if horizon > BEGINNING else None,
+                        "waits_for": what,
+                        "source": _slowest(engine, lane, kind),
+                    }
                 )
         events = [engine.log.take(engine.intake.id_name, r)[0].as_py() for r in refs]
         result.append({"events": events, "scopes": open_scopes})

@@ -45,12 +45,12 @@ class Moments:
 class Timekeeper:
     """Clock, promises and sources of one stream whose queries ask for ``types``.
 
-    ``by_source``: whether anything depends on who sent an event. ``proves``: whether some level lives by promises.
+    ``proves``: whether some level lives by promises.
     """
 
-    def __init__(self, stream: Stream, types: Sequence[str], unit: str, by_source: bool, proves: bool) -> None:
+    def __init__(self, stream: Stream, types: Sequence[str], unit: str, proves: bool) -> None:
         self._stream, self._types = stream, types
-        self._by_source = by_source and stream.source is not None
+        self._by_source = stream.source is not None
         declared = tuple(stream.sources or ())
         idle = None if stream.idle_timeout is None else whole_units(Duration.of(stream.idle_timeout), unit)
         self._max_ahead = None if stream.max_ahead is None else whole_units(Duration.of(stream.max_ahead), unit)
@@ -67,6 +67,9 @@ class Timekeeper:
         self.sources: list[Any] = list(declared)  # by number
         self._numbers: dict[Any, int] = {s: i for i, s in enumerate(declared)}
         self.now = BEGINNING
+        self.events_of = np.zeros(0, np.int64)  # since the start, by source number; WATCHED counts all others
+        self.late_of = np.zeros(0, np.int64)
+        self.latest_of = np.zeros(0, np.int64)  # the largest time that each has sent
         self.lateness = LatenessWindow(block=16_384, blocks=4)  # for explain only, so not part of a snapshot
 
     def _number(self, source: Any) -> int:
@@ -90,9 +93,25 @@ class Timekeeper:
             clock[events] = at_events
         arrivals = self._arrivals(batch, events, clock, sources)
         history = self._promise(batch, events, sources, known, arrivals)
-        own = arrivals.sources if self._by_source else np.zeros(len(events), np.int64)
-        self.lateness.add_all(own, at_events - arrivals.ts)
+        self._count(arrivals)
         return Moments(events, clock, sources, history, arrivals, ahead, ahead_by)
+
+    def _count(self, arrivals: Arrivals) -> None:
+        """Note who sent how much, how late."""
+        if self._by_source and len(arrivals):
+            own = np.minimum(arrivals.sources, WATCHED)
+            self.events_of = _added(self.events_of, own)
+            missing = len(self.events_of) - len(self.latest_of)
+            self.latest_of = np.append(self.latest_of, np.full(missing, BEGINNING))
+            np.maximum.at(self.latest_of, own, arrivals.ts)
+        else:
+            own = np.zeros(len(arrivals), np.int64)
+        self.lateness.add_all(own, arrivals.clock - arrivals.ts)
+
+    def count_late(self, sources: I64) -> None:
+        """Note that events of these sources broke a promise."""
+        if self._by_source and len(sources):
+            self.late_of = _added(self.late_of, np.minimum(sources, WATCHED))
 
     def _arrivals(self, batch: Batch, rows: I64, clock: I64, sources: I64) -> Arrivals:
         """The batch's events as levels and generators see them."""
@@ -239,6 +258,9 @@ class Timekeeper:
             "sources": self.sources,
             "now": self.now,
             "silence": self._silence.dump(),
+            "events_of": self.events_of,
+            "late_of": self.late_of,
+            "latest_of": self.latest_of,
             "generators": None if self._generators is None else self._generators.dump(),
         }
 
@@ -249,10 +271,13 @@ class Timekeeper:
         self._numbers = {s: i for i, s in enumerate(self.sources)}
         self.now = state["now"]
         self._silence.load(state["silence"])
+        self.events_of, self.late_of, self.latest_of = state["events_of"], state["late_of"], state["latest_of"]
         if self._generators is not None:
             self._generators.load(state["generators"])
 
 
+#: Sources that are watched one by one (the first so many); statistics take the others together.
+WATCHED = 1_000
 _EMPTY = np.zeros(0, np.int64)
 NO_PROMISE = Punctuation(_EMPTY, _EMPTY, _EMPTY, _EMPTY, _EMPTY)
 
@@ -266,3 +291,10 @@ def in_order(parts: Sequence[Punctuation]) -> Punctuation:
     columns = [np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Punctuation)]
     order = columns[0].argsort(kind="stable")
     return Punctuation(*(c[order] for c in columns))
+
+
+def _added(counts: I64, numbers: I64) -> I64:
+    """``counts`` with one more for each of ``numbers``."""
+    more = np.bincount(numbers, minlength=len(counts))
+    more[: len(counts)] += counts
+    return more
