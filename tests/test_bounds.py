@@ -117,6 +117,7 @@ def test_bounds_hold_what_was_promised_one_by_one(stream, cuts, data):
         assert [bounds.own(t, 7).tolist() for t in range(TYPES)] == [
             [reference.before(t, s) for s in range(7)] for t in range(TYPES)
         ]
+        bounds._check()
         again = Bounds(TYPES)
         again.load(bounds.dump())
         bounds = again

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from latecomer.cli.report import facts
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack
 from latecomer.errors import ConfigError, QueryError
 from latecomer.query import Query, absent, event, seq
@@ -431,6 +432,53 @@ def test_durations_are_written_exactly(duration):
     assert Duration.of(str(duration)) == duration
     window = plan(f"PATTERN A a WITHIN {duration}").window
     assert window == duration
+
+
+@pytest.mark.parametrize(
+    ("text", "waits", "retention", "units", "final"),
+    [
+        (
+            "kslack(5 min, source 'x' = 1 h)",
+            "until the clock reaches b.ts + 5 min (other sources have their own slack)",
+            "2 h of event time behind the clock: the window and the largest slack",
+            7200,
+            True,
+        ),
+        (
+            "kslack(recall = 0.99, max = 30 min)",
+            "until the clock reaches b.ts + the slack it chooses (at most 30 min)",
+            "90 min of event time behind the clock: the window and max",
+            5400,
+            True,
+        ),
+        (
+            "aggressive(5 min, retractions = 0.01)",
+            "until the clock reaches b.ts + the patience it chooses",
+            "65 min of event time behind the clock: the window and max_delay",
+            3900,
+            False,
+        ),
+        (
+            "kslack(5 min, on_late = amend)",
+            "until the clock reaches b.ts + 5 min",
+            "65 min of event time behind the clock: the window and k",
+            3900,
+            False,
+        ),
+        (
+            "aggressive(5, 1 h)",
+            "until the clock reaches b.ts + 1 h",
+            "2 h of event time behind the clock: the window and patience",
+            7200,
+            False,
+        ),
+    ],
+)
+def test_what_levels_mean_for_a_query_is_told(text, waits, retention, units, final):
+    told = facts(plan(f"PATTERN SEQ(A a, !N n, B b) WITHIN 1 h CONSISTENCY {text}", level=None), "s")
+    assert told["waits"] == [waits]
+    assert told["retention"] == {"text": retention, "units": units, "unit": "s"}
+    assert told["level"]["final"] is final
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,10 @@
 """Generators of promises in a running engine: final answers, all of them, as soon as something is proven."""
 
+import re
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -151,3 +155,12 @@ def test_other_levels_do_without():
     fast = lc.Query(QUERY.plan.text, name="fast", level=lc.Aggressive(100))
     runtime = lc.Runtime(stream(SourcesInOrder()), [fast])
     assert answers(runtime, row(1, "A"), row(4, "A")) == {"A1x A4x": "A4x"}
+
+
+def test_the_examples_of_the_page_print_what_it_shows():
+    page = (Path(__file__).parent.parent / "docs" / "punctuation.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    program = "\n".join(text for kind, text in blocks if kind == "python")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout == "".join(text for kind, text in blocks if kind == "text")

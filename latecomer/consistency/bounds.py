@@ -130,6 +130,14 @@ class Bounds:
             history.whole[kind] = (position, bounds)
             self._whole[kind] = bounds[-1]
 
+    def _check(self) -> None:
+        """The invariants: all know the same sources, and each bound is at least what those that count have promised."""
+        for track, own in self._own.items():
+            assert len(own) == len(self._idle), (track, len(own), len(self._idle))
+        for kind in range(self.types):
+            counts = self._own.get(kind, self._own[ANY])[~self._idle]
+            assert not len(counts) or int(self._whole[kind]) >= int(counts.min()), (kind, self._whole[kind], counts)
+
     def dump(self) -> dict[str, Any]:
         return {"whole": self._whole, "own": list(self._own.items()), "idle": self._idle}
 
