@@ -91,12 +91,8 @@ class PatternSink:
                 "Name a column that identifies an event; with Kafka, concat(topic, partition, offset) does"
             )
         self.buckets, self.key = spark_keys.choose(self.queries, buckets, key)
-        if self.buckets > 1 and (stream.clock == "source" or stream.quorum > 1):
-            raise ConfigError(
-                f"clock={stream.clock!r} with quorum={stream.quorum} needs buckets=1 here: a bucket sees the "
-                "events of some sources only, and cannot compare their clocks. Use buckets=1, or clock='stream' "
-                "with quorum=1"
-            )
+        if self.buckets > 1:
+            _check_parts(stream)
         if step is not None and arrival is None:
             raise ConfigError(f"step={step!r} needs arrival=…: the column that says when a row arrived")
         self.arrival = arrival
@@ -251,9 +247,7 @@ class PatternSink:
 
     def _settings(self) -> dict[str, Any]:
         """What the state depends on, in values that JSON gives back equal."""
-        stream = {name: getattr(self.stream, name) for name in self.stream.__dataclass_fields__}
-        stream["schema"] = None if self.stream.schema is None else str(self.stream.schema)
-        stream["sources"] = None if self.stream.sources is None else list(self.stream.sources)
+        stream = {name: _plain(getattr(self.stream, name)) for name in self.stream.__dataclass_fields__}
         return {
             "queries": {q.name: q.text for q in self.queries},
             "stream": stream,
@@ -276,6 +270,29 @@ class PatternSink:
         numbers = F.array(*(F.lit(number) for number in self._numbers[partitions]))
         chosen = F.element_at(numbers, F.col("bucket") % partitions + 1)
         return cells.repartition(partitions, chosen)
+
+
+def _check_parts(stream: Stream) -> None:
+    """Raise ConfigError for what only a runtime that sees the whole stream can do."""
+    if stream.clock == "source" or stream.quorum > 1:
+        given = "clock='source'" if stream.clock == "source" else f"quorum={stream.quorum}"
+        raise ConfigError(
+            f"{given} needs buckets=1 here: a bucket sees the events of some sources only, and cannot compare their "
+            "clocks. Use buckets=1, or clock='stream' with quorum=1"
+        )
+    if stream.promises:
+        raise ConfigError(
+            f"promises={list(stream.promises)} needs buckets=1 here: what promises are made of is the whole "
+            "stream, and a bucket sees a part. Use buckets=1, or let punctuation travel in the stream: "
+            "Stream(punctuation=…)"
+        )
+
+
+def _plain(value: Any) -> Any:
+    """An option of a stream in values that JSON gives back equal."""
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
 def _numbers_of_partitions(spark: SparkSession, partitions: int) -> tuple[int, ...]:

@@ -142,12 +142,12 @@ class VersionStore:
                 )
             return None
         last = self.read(done[-1])
-        for name, old in last.settings.items():
-            if old != settings.get(name):
+        for name in last.settings:
+            told = _difference(name, last.settings[name], settings.get(name))
+            if told:
                 raise StateError(
-                    f"the state in {self.uri!r} was made with {name} {_shown(old)}, and now {name} is "
-                    f"{_shown(settings.get(name))}. Go on with the former, or begin with a new state folder and "
-                    "checkpoint"
+                    f"the state in {self.uri!r} was made with {told}. Go on with the former, or begin with a new state "
+                    "folder and a new checkpoint"
                 )
         if None not in (job, last.job) and job != last.job:
             raise StateError(
@@ -198,3 +198,14 @@ class VersionStore:
 def _shown(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 200 else text[:199] + "…"
+
+
+def _difference(name: str, old: Any, new: Any) -> str:
+    """What differs between two settings, in words; empty when nothing does."""
+    if old == new:
+        return ""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for part in {**old, **new}:
+            if old.get(part) != new.get(part):
+                return _difference(f"{name} {part!r}", old.get(part), new.get(part))
+    return f"{name} {_shown(old)}, and now {name} is {_shown(new)}"
