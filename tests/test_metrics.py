@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import latecomer as lc
 from latecomer.connectors import metrics as module
 from latecomer.connectors.metrics import Metrics
+from latecomer.runtime.explain import OTHERS
 from latecomer.testing import Abort, CollectingSink, ScriptedSource, play
 
 STREAM = lc.Stream(id="id", source="from", unit="ms", punctuation="PUNCT")
@@ -57,8 +58,9 @@ def scrape(registry):
 class Told:
     """A runtime that explains what it is told to."""
 
-    def __init__(self, **explained):
-        self.explained, self.queries = explained, ()
+    def __init__(self, *queries, **explained):
+        nothing = {"counters": {}, "sources": {}, "queries": {}, "bounds": {}, "events": 0, "bytes": 0}
+        self.explained, self.queries = nothing | explained, queries
 
     def explain(self):
         return self.explained
@@ -123,16 +125,15 @@ def test_before_the_first_batch():
 
 def test_what_a_query_waits_for_in_seconds():
     registry = CollectorRegistry()
-    told = Told(
-        clock=90_000, unit="ms", queries={"slow": {"horizon": 29_000, "k": 2500, "patience": 500, "retention": None}}
-    )
-    told.queries = QUERIES[:1]
+    facts = {"horizon": 29_000, "k": 2500, "patience": 500, "retention": None}
+    told = Told(QUERIES[0], clock=90_000, unit="ms", queries={"slow": facts}, bounds={"B": 80_000, "C": 2**62})
     Metrics("job", registry).update(told)
     found = scrape(registry)
     assert found["horizon_lag_seconds", "slow"] == 61.0
     assert found["slack_seconds", "slow"] == 2.5
     assert found["patience_seconds", "slow"] == 0.5
     assert ("retention_seconds", "slow") not in found
+    assert {k[1]: v for k, v in found.items() if k[0] == "promise_lag_seconds"} == {"B": 10.0, "C": 0.0}
 
 
 class Watched(lc.Runtime):
@@ -155,12 +156,28 @@ def test_no_lag_is_shown_where_nothing_is_waited_for():
     queries = [
         lc.Query(text, name="free", level=lc.Conservative()),
         lc.Query(TEXT, name="unproved", level=lc.Conservative()),
-        lc.Query(text, name="adaptive", level=lc.KSlack(recall=0.9, max="5 s")),
+        lc.Query(text, name="quick", level=lc.Aggressive("1 s")),
     ]
-    told = Told(clock=90_000, unit="ms", queries={}, bounds={"A": 4})
-    told.queries = queries
-    Metrics("job", registry).update(told)
+    runtime = lc.Runtime(STREAM, queries)
+    runtime.process(ROWS[:2])
+    Metrics("job", registry).update(runtime)
     assert not [key for key in scrape(registry) if key[0] in ("horizon_lag_seconds", "slack_seconds")]
+
+
+def test_slack_and_patience_that_are_chosen_are_those_in_use():
+    registry = CollectorRegistry()
+    queries = [
+        lc.Query(TEXT, name="recalls", level=lc.KSlack(recall=0.9, max="5 s")),
+        lc.Query(TEXT, name="waits", level=lc.Aggressive("5 s", retractions=0.1)),
+    ]
+    runtime, metrics = lc.Runtime(STREAM, queries), Metrics("job", registry)
+    for at in range(0, 10_000, 2_000):
+        runtime.process([{**ROWS[0], "id": n, "ts": n} for n in range(at, at + 2_000)])
+        metrics.update(runtime)
+        told = runtime.explain()["queries"]
+        assert scrape(registry)["slack_seconds", "recalls"] == told["recalls"]["k"] / 1000
+        assert scrape(registry)["patience_seconds", "waits"] == told["waits"]["patience"] / 1000
+    assert told["recalls"]["k"] == 0  # nothing was ever late
 
 
 def test_counters_never_fall_and_count_once_through_restarts():
@@ -183,17 +200,21 @@ def test_a_new_process_counts_from_where_it_began():
     runtime.process(ROWS[:5])
     runtime = lc.Runtime.restore(runtime.snapshot())
     registry = CollectorRegistry()
-    metrics = Metrics("job", registry, since=runtime.counters)
+    metrics = Metrics("job", registry, since=runtime.explain())
     metrics.update(runtime)
     assert set(counters(scrape(registry)).values()) == {0}
+    assert ("source_events_total", "s") in scrape(registry)
     runtime.process(ROWS[5:])
     metrics.update(runtime)
     found = scrape(registry)
     assert found["rows_total",] == 3
     assert found["late_events_total", "slow", "after_k"] == 1
+    assert found["source_events_total", "n"] == 1
+    assert found["source_late_events_total", "n"] == 3
     registry = CollectorRegistry()
     Metrics("job", registry).update(runtime)
     assert scrape(registry)["rows_total",] == 8
+    assert scrape(registry)["source_events_total", "n"] == 4
 
 
 def test_runtimes_share_a_registry():
@@ -229,10 +250,17 @@ def test_labels_do_not_grow_with_events_keys_and_ids():
 
 def told_sources(events, clock=100):
     facts = {
-        name: {"events": n, "late": n // 2, "clock": clock - n, "idle": n % 2 == 1, "lateness": {"0.5": 1, "0.99": n}}
+        name: {
+            "events": n,
+            "late": n // 2,
+            "clock": clock - n,
+            "idle": n % 2 == 1,
+            "share_late": n / 10,
+            "lateness": {"0.5": 1, "0.99": n},
+        }
         for name, n in events.items()
     }
-    return Told(clock=clock, unit="s", sources=facts, counters={}, queries={})
+    return Told(clock=clock, unit="s", sources=facts)
 
 
 def test_sources_have_names_up_to_a_limit():
@@ -244,6 +272,7 @@ def test_sources_have_names_up_to_a_limit():
     assert {k[1]: v for k, v in found.items() if k[0] == "source_late_events_total"} == {"b": 4, "c": 2, "other": 2}
     assert {k[1]: v for k, v in found.items() if k[0] == "source_lag_seconds"} == {"b": 9, "c": 4, "other": 3}
     assert {k[1]: v for k, v in found.items() if k[0] == "source_idle"} == {"b": 1, "c": 0, "other": 2}
+    assert {k[1]: v for k, v in found.items() if k[0] == "source_late_ratio"} == {"b": 0.9, "c": 0.4}
     assert {k[1:]: v for k, v in found.items() if k[0] == "source_lateness_seconds"} == {
         ("0.5", "b"): 1, ("0.99", "b"): 9, ("0.5", "c"): 1, ("0.99", "c"): 4,
     }  # fmt: skip
@@ -266,6 +295,22 @@ def test_a_name_is_kept_whoever_comes():
     assert sum(v for k, v in found.items() if k[0] == "source_events_total") == sum(events.values())
 
 
+def test_sources_that_the_runtime_does_not_tell_apart_are_among_the_others():
+    registry = CollectorRegistry()
+    Metrics("job", registry).update(told_sources({OTHERS: 70, "a": 2}))
+    found = scrape(registry)
+    assert {k[1]: v for k, v in found.items() if k[0] == "source_events_total"} == {"a": 2, "other": 70}
+
+
+def test_a_new_process_gives_names_by_all_that_a_sender_ever_sent():
+    registry = CollectorRegistry()
+    told = told_sources({"much": 9, "little": 1, "some": 5})
+    metrics = Metrics("job", registry, sources=2, since=told.explain())
+    metrics.update(told)
+    found = scrape(registry)
+    assert {k[1]: v for k, v in found.items() if k[0] == "source_events_total"} == {"much": 0, "some": 0, "other": 0}
+
+
 def test_an_unnamed_source_is_null():
     registry = CollectorRegistry()
     Metrics("job", registry).update(told_sources({None: 2}))
@@ -285,6 +330,8 @@ def test_names_follow_the_rules_of_prometheus():
 def test_options():
     with pytest.raises(lc.ConfigError, match="sources=-1: 0 or more"):
         Metrics("job", CollectorRegistry(), sources=-1)
+    with pytest.raises(lc.ConfigError, match=r"since=runtime\.explain\(\)"):
+        Metrics("job", CollectorRegistry(), since=lc.Runtime(STREAM, QUERIES).counters)
 
 
 def test_without_the_package(monkeypatch):

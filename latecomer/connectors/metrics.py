@@ -6,7 +6,7 @@ Rules:
   or id. Of sources, only the first few get a name for the life of the process (of those that are new together, the ones
   with the most events); the rest are summed up as ``other``. So a churn of sources makes no new series.
 * *Counters never fall.* A runtime that is restored from an older snapshot counts the same events again; a counter
-  stays where it was until they are through, as a sink would have it.
+  stays where it was until they are through, as a sink would have it. None that was shown is missing later.
 * *Reading is separate from counting.* :meth:`Metrics.update` looks at the runtime, in the thread that runs it; a scrape
   only sees the figures of the last update, whole.
 
@@ -24,7 +24,8 @@ from latecomer.consistency.levels import Aggressive, Conservative, KSlack
 from latecomer.errors import ConfigError, MissingDependency
 from latecomer.query import Query
 from latecomer.runtime import Runtime
-from latecomer.units import UNITS, Duration
+from latecomer.runtime.explain import OTHERS
+from latecomer.units import UNITS
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
@@ -67,7 +68,7 @@ LATE = _counter("late_events", "Events that broke the promise of a query's level
 INSERTED = _counter("matches_inserted", "Matches that left", "query")
 DELETED = _counter("matches_deleted", "Matches that were taken back", "query")
 SOURCE_EVENTS = _counter("source_events", "Events by sender", "source")
-SOURCE_LATE = _counter("source_late_events", "Events by sender that came after a later one", "source")
+SOURCE_LATE = _counter("source_late_events", "Late events by sender, once for each query they are late for", "source")
 
 CLOCK = _gauge("clock_seconds", "How far event time has come")
 STATE_EVENTS = _gauge("state_events", "Events in memory")
@@ -76,6 +77,7 @@ LAG = _gauge("horizon_lag_seconds", "How far behind the clock everything is take
 SLACK = _gauge("slack_seconds", "Slack in use by a K-slack query", "query")
 PATIENCE = _gauge("patience_seconds", "Patience in use by an aggressive query", "query")
 RETENTION = _gauge("retention_seconds", "How far behind the clock state is kept", "query")
+PROMISE_LAG = _gauge("promise_lag_seconds", "How far behind the clock a type of event is proven complete", "type")
 #: Gauges of queries, by their key in ``Runtime.explain()``.
 HELD = {
     "held": _gauge("held_matches", "Matches that wait to be known", "query"),
@@ -84,12 +86,13 @@ HELD = {
 }
 SOURCE_LAG = _gauge("source_lag_seconds", "How far a sender is behind the stream's clock", "source")
 SOURCE_IDLE = _gauge("source_idle", "1 for an idle sender; under other, how many are", "source")
+SOURCE_SHARE = _gauge("source_late_ratio", "Share of a sender's last events that came after later ones", "source")
 SOURCE_LATENESS = _gauge("source_lateness_seconds", "Lateness of a sender's events", "source", "quantile")
 
 FAMILIES = (
     *STREAM.values(), LATE, INSERTED, DELETED, SOURCE_EVENTS, SOURCE_LATE,
-    CLOCK, STATE_EVENTS, STATE_BYTES, LAG, SLACK, PATIENCE, RETENTION, *HELD.values(),
-    SOURCE_LAG, SOURCE_IDLE, SOURCE_LATENESS,
+    CLOCK, STATE_EVENTS, STATE_BYTES, LAG, SLACK, PATIENCE, RETENTION, PROMISE_LAG, *HELD.values(),
+    SOURCE_LAG, SOURCE_IDLE, SOURCE_SHARE, SOURCE_LATENESS,
 )  # fmt: skip
 
 #: A sample: its family, the values of its labels, its value.
@@ -106,11 +109,12 @@ class Metrics:
             another one of the same name begins anew.
         registry: a prometheus_client registry; None: the default one.
         sources: how many senders may have series of their own.
-        since: the counters from which to count: after ``Runtime.restore`` in a new process give ``runtime.counters``.
-            Prometheus takes a counter that starts below its last value for one that began at 0 and adds it whole, so
-            counters of a new process must begin at 0, not at a snapshot's figures. None: from the stream's start.
+        since: from where to count: after ``Runtime.restore`` in a new process give ``runtime.explain()``. Prometheus
+            takes a counter that starts below its last value for one that began at 0 and adds it whole, so counters of
+            a new process must begin at 0, not at a snapshot's figures. None: from the stream's start.
 
-    Raises MissingDependency without prometheus_client, ConfigError for a number of sources below 0.
+    Raises MissingDependency without prometheus_client, ConfigError for a number of sources below 0 and for a
+    ``since`` that is nothing that ``explain`` said.
 
     >>> import latecomer as lc
     >>> from prometheus_client import CollectorRegistry
@@ -134,18 +138,25 @@ class Metrics:
     ) -> None:
         if sources < 0:
             raise ConfigError(f"sources={sources!r}: 0 or more senders may have series of their own")
+        if since is not None and not {"counters", "sources"} <= since.keys():
+            raise ConfigError("since= takes what Runtime.explain() says: Metrics(…, since=runtime.explain())")
         self.name = runtime_name
         self._collector = _collector_of(registry)
         self._room = sources
         self._named: set[str] = set()
-        self._highest: dict[tuple[str, tuple[str, ...]], float] = {}
-        self._since = {(f.name, labels): value for f, labels, value in _counts(since or {})}
+        self._highest: dict[tuple[str, tuple[str, ...]], Sample] = {}
+        begun = since or {"counters": {}, "sources": {}}
+        self._since = {(f.name, labels): value for f, labels, value in _counts(begun["counters"])}
+        self._sources_since: Mapping[Any, Mapping[str, Any]] = begun["sources"]
         self._collector.samples[self.name] = []
 
     def update(self, runtime: Runtime) -> None:
         """Take the figures of the runtime as they are now; call it after a batch, or every few seconds."""
         explained = runtime.explain()
-        samples = list(_counts(explained.get("counters", {})))
+        samples = [
+            (family, labels, value - self._since.get((family.name, labels), 0.0))
+            for family, labels, value in _counts(explained["counters"])
+        ]
         samples += [
             (LATE, (q.name, _REASONS[type(q.level)]), 0.0) for q in runtime.queries
         ]  # so that a series is there before the first late event
@@ -153,36 +164,47 @@ class Metrics:
         for query in runtime.queries:
             samples += _query(query, explained)
         samples += self._sources(explained)
-        self._collector.samples[self.name] = list(self._never_falling(samples))
+        self._collector.samples[self.name] = self._never_falling(samples)
 
     def close(self) -> None:
         """Show no series of this runtime any more."""
         self._collector.samples.pop(self.name, None)
 
-    def _never_falling(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        shown: dict[tuple[str, tuple[str, ...]], Sample] = {}
-        for family, labels, value in samples:
+    def _never_falling(self, samples: Iterable[Sample]) -> list[Sample]:
+        """The samples, counters at the highest value that they ever had, in the place of those that are given."""
+        gauges = []
+        for sample in samples:
+            family, labels, value = sample
             key = family.name, labels
-            if family.counter:
-                value = max(value - self._since.get(key, 0.0), self._highest.get(key, 0.0))
-                self._highest[key] = value
-            shown[key] = family, labels, value
-        return iter(shown.values())
+            if not family.counter:
+                gauges.append(sample)
+            elif key not in self._highest or value > self._highest[key][2]:
+                self._highest[key] = sample
+        return [*self._highest.values(), *gauges]
 
     def _sources(self, explained: Mapping[str, Any]) -> Iterator[Sample]:
         """Figures by sender, those without a name summed up."""
-        found = {"null" if name is None else str(name): facts for name, facts in explained.get("sources", {}).items()}
-        fresh = sorted(found.keys() - self._named - {OTHER}, key=lambda name: (-found[name].get("events", 0), name))
+        facts = {name: self._begun(name, told) for name, told in explained["sources"].items()}
+        rest = [facts.pop(OTHERS)] if OTHERS in facts else []
+        found = {"null" if name is None else str(name): told for name, told in facts.items()}
+        fresh = sorted(found.keys() - self._named - {OTHER}, key=lambda name: (-found[name]["total"], name))
         self._named.update(fresh[: self._room - len(self._named)])
-        clock, unit = explained.get("clock"), explained.get("unit")
-        rest = [facts for name, facts in found.items() if name not in self._named]
+        clock, unit = explained["clock"], explained["unit"]
+        rest += [told for name, told in found.items() if name not in self._named]
         for name in sorted(self._named & found.keys()):
-            yield from _source(name, [found[name]], clock, unit)
-            for quantile, value in found[name].get("lateness", {}).items():
-                if unit is not None and value is not None:
-                    yield SOURCE_LATENESS, (name, str(quantile)), _seconds(value, unit)
+            told = found[name]
+            yield from _source(name, [told], clock, unit)
+            yield SOURCE_SHARE, (name,), float(told["share_late"])
+            for quantile, value in told["lateness"].items():
+                yield SOURCE_LATENESS, (name, str(quantile)), _seconds(value, unit)
         if rest:
             yield from _source(OTHER, rest, clock, unit)
+
+    def _begun(self, name: Any, told: Mapping[str, Any]) -> dict[str, Any]:
+        """What a sender did since this process began to count, and in total."""
+        before = {key: self._sources_since.get(name, {}).get(key, 0) for key in ("events", "late")}
+        fresh = {key: told[key] - before[key] for key in before}
+        return {**told, "total": told["events"], **fresh}
 
 
 def _counts(counters: Mapping[str, Any]) -> Iterator[Sample]:
@@ -199,21 +221,21 @@ def _counts(counters: Mapping[str, Any]) -> Iterator[Sample]:
 
 
 def _state(explained: Mapping[str, Any]) -> Iterator[Sample]:
-    yield STATE_EVENTS, (), float(explained.get("events", 0))
-    yield STATE_BYTES, (), float(explained.get("bytes", 0))
-    if explained.get("clock") is not None:
-        yield CLOCK, (), _seconds(explained["clock"], explained["unit"])
+    yield STATE_EVENTS, (), float(explained["events"])
+    yield STATE_BYTES, (), float(explained["bytes"])
+    clock, unit = explained["clock"], explained["unit"]
+    if clock is not None:
+        yield CLOCK, (), _seconds(clock, unit)
+        for type, bound in explained["bounds"].items():
+            yield PROMISE_LAG, (type,), _seconds(max(clock - bound, 0), unit)
 
 
 def _query(query: Query, explained: Mapping[str, Any]) -> Iterator[Sample]:
-    facts, label = explained.get("queries", {}).get(query.name, {}), (query.name,)
+    facts, label = explained["queries"][query.name], (query.name,)
     for key, family in HELD.items():
         if facts.get(key) is not None:
             yield family, label, float(facts[key])
-    clock, unit = explained.get("clock"), explained.get("unit")
-    if unit is None:
-        return
-    facts = {**_by_level(query, explained, unit), **facts}
+    clock, unit = explained["clock"], explained["unit"]
     for key, family in (("k", SLACK), ("patience", PATIENCE), ("retention", RETENTION)):
         if facts.get(key) is not None:
             yield family, label, _seconds(facts[key], unit)
@@ -221,33 +243,14 @@ def _query(query: Query, explained: Mapping[str, Any]) -> Iterator[Sample]:
         yield LAG, label, _seconds(max(clock - facts["horizon"], 0), unit)
 
 
-def _by_level(query: Query, explained: Mapping[str, Any], unit: str) -> dict[str, int]:
-    """What follows from the level alone, in units, where the runtime does not say what is in use: fixed slack or
-    patience, and the horizon.
-    """
-    clock = explained.get("clock")
-    match query.level:
-        case KSlack(k=Duration() as k):
-            facts, behind = {"k": k.units(unit)}, k.units(unit)
-        case Aggressive(patience=patience, retractions=None):
-            facts, behind = {"patience": patience.units(unit)}, patience.units(unit)
-        case Conservative():
-            bounds = [explained.get("bounds", {}).get(n.component.type) for n in query.plan.negations]
-            return {"horizon": min(bounds)} if bounds and None not in bounds else {}
-        case _:
-            return {}
-    return facts if clock is None else facts | {"horizon": clock - behind - 1}
-
-
-def _source(name: str, facts: list[Mapping[str, Any]], clock: int | None, unit: str | None) -> Iterator[Sample]:
+def _source(name: str, facts: list[dict[str, Any]], clock: int | None, unit: str) -> Iterator[Sample]:
     """Figures of one sender, or of several together."""
     for key, family in (("events", SOURCE_EVENTS), ("late", SOURCE_LATE)):
-        if any(key in f for f in facts):
-            yield family, (name,), float(sum(f.get(key, 0) for f in facts))
-    own = [f["clock"] for f in facts if f.get("clock") is not None]
-    if own and clock is not None and unit is not None:
+        yield family, (name,), float(sum(told[key] for told in facts))
+    own = [told["clock"] for told in facts if told["clock"] is not None]
+    if own and clock is not None:
         yield SOURCE_LAG, (name,), _seconds(clock - min(own), unit)
-    yield SOURCE_IDLE, (name,), float(sum(bool(f.get("idle")) for f in facts))
+    yield SOURCE_IDLE, (name,), float(sum(bool(told["idle"]) for told in facts))
 
 
 def _seconds(units: float, unit: str) -> float:
