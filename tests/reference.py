@@ -30,7 +30,7 @@ class Reference:
         self.clocks[source] = max(self.clocks.get(source, self.clock), e["ts"])
         self.observe(min(self.clocks.values()) if self.by_source else e["ts"])
         if e["id"] in self.seen:
-            self.forgotten |= self.seen[e["id"]]["ts"] < self.floor()
+            self.forgotten |= self.seen[e["id"]]["ts"] < self.floor(e["type"])
             self.duplicates += 1
             self.conflicts += repr(self.seen[e["id"]]) != repr(e)  # NaN is like NaN here
             return
@@ -59,12 +59,11 @@ class Reference:
     def observe(self, ts):
         self.clock = max(self.clock, ts)
 
-    def floor(self):
-        """Below this time nothing can change an answer any more, so ids need not be remembered either."""
-        window, least = self.plan.window.units(self.unit), min(self.proved.get(t, -FOREVER) for t in self.plan.types)
-        if isinstance(self.level, Aggressive):
-            return min(self.promised(""), self.horizon("")) + 1 - window
-        return (self.promised("") + 1 if isinstance(self.level, KSlack) else least) - window
+    def floor(self, type):
+        """An id below this time need not be remembered: nothing of its event is needed, or a copy would be late."""
+        kept = 0 if isinstance(self.level, Conservative) else self.plan.window.units(self.unit)
+        patient = isinstance(self.level, Aggressive)
+        return min(self.promised(type), self.horizon(type) if patient else FOREVER) + 1 - kept
 
     def promised(self, type):
         """No event of ``type`` at or before this time may come any more."""

@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 
-from latecomer.runtime import engine, pattern, rows, selection
+from latecomer.runtime import engine, lane, pattern, rows, selection
 from latecomer.storage import ids, log, store
 
 KINDS = ("", "small", "colliding")
@@ -35,6 +35,7 @@ def squeezed(kind):
             put(ids, "_SMALLEST", 2)
             put(log, "_FIRST_LOOK", 1)
             put(store, "_TAIL", 1)
+            put(lane, "_FIRST_PURGE", -1_000_000)  # purge by proof in each step
             put(store.CodeLayout, "for_reach", classmethod(lambda cls, reach: cls(2 if reach < 100 else 12)))
         if kind == "colliding":
             put(selection, "hash_column", constant)
