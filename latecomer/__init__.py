@@ -1,5 +1,13 @@
 """Latecomer finds patterns in event streams whose events arrive late and out of order."""
 
+from latecomer.consistency.generators import (
+    BoundedDelay,
+    EndOfInput,
+    Heartbeats,
+    Schedule,
+    SequenceNumbers,
+    SourcesInOrder,
+)
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack
 from latecomer.errors import ConfigError, LatecomerError, MissingDependency, QueryError, SchemaError, StateError
 from latecomer.query import Query, absent, event, seq
@@ -10,8 +18,11 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Aggressive",
+    "BoundedDelay",
     "ConfigError",
     "Conservative",
+    "EndOfInput",
+    "Heartbeats",
     "KSlack",
     "LatecomerError",
     "MissingDependency",
@@ -19,7 +30,10 @@ __all__ = [
     "Query",
     "QueryError",
     "Runtime",
+    "Schedule",
     "SchemaError",
+    "SequenceNumbers",
+    "SourcesInOrder",
     "StateError",
     "Stream",
     "__version__",

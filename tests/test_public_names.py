@@ -9,8 +9,11 @@ from latecomer import errors
 
 PUBLIC = [
     "Aggressive",
+    "BoundedDelay",
     "ConfigError",
     "Conservative",
+    "EndOfInput",
+    "Heartbeats",
     "KSlack",
     "LatecomerError",
     "MissingDependency",
@@ -18,7 +21,10 @@ PUBLIC = [
     "Query",
     "QueryError",
     "Runtime",
+    "Schedule",
     "SchemaError",
+    "SequenceNumbers",
+    "SourcesInOrder",
     "StateError",
     "Stream",
     "__version__",
