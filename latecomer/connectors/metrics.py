@@ -194,9 +194,10 @@ class Metrics:
         for name in sorted(self._named & found.keys()):
             told = found[name]
             yield from _source(name, [told], clock, unit)
-            yield SOURCE_SHARE, (name,), float(told["share_late"])
-            for quantile, value in told["lateness"].items():
-                yield SOURCE_LATENESS, (name, str(quantile)), _seconds(value, unit)
+            if told["share_late"] is not None:  # None: nothing came since a restart
+                yield SOURCE_SHARE, (name,), float(told["share_late"])
+                for quantile, value in told["lateness"].items():
+                    yield SOURCE_LATENESS, (name, str(quantile)), _seconds(value, unit)
         if rest:
             yield from _source(OTHER, rest, clock, unit)
 

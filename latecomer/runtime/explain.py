@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from latecomer.consistency.clock import BEGINNING, END
 from latecomer.query.plan import Plan
 from latecomer.runtime.engine import Engine
@@ -23,18 +25,21 @@ OTHERS = "(others)"
 def explain(plans: Sequence[Plan], engine: Engine | None, counters: Mapping[str, Any]) -> dict[str, Any]:
     """One entry per query, and the state that they share.
 
-    Keys: ``clock`` and ``now`` (units or None), ``unit``, ``events`` and ``bytes`` of state, ``counters``,
-    ``sources`` (by name: ``events`` and ``late`` since the start, ``clock``, ``idle``, and of the last events
-    ``share_late`` and ``lateness`` quantiles in units; None for the nameless), ``bounds`` (punctuation by type), and
-    ``queries``: by name ``level``, ``window``, ``retention`` (units behind the clock, or None where punctuation
-    decides), ``retention_rule`` in words, ``held`` matches, ``buffered`` events, ``waiting``: a sample of held
-    matches with what each waits for.
+    Keys: ``clock`` and ``now`` (units or None), ``unit``, ``timestamps`` (whether times count from 1970), ``events``
+    and ``bytes`` of state, ``counters``, ``sources`` (by name: ``events`` and ``late`` since the start, ``clock``,
+    ``idle``, and of the last events ``share_late`` and ``lateness`` quantiles in units, None where none came since the
+    start or a restart), ``bounds`` (punctuation by type), and ``queries``: by name ``level``, ``window``,
+    ``retention`` (units behind the clock, or None where punctuation decides), ``retention_rule`` in words,
+    ``gives_up`` (what ``on_late="amend"`` costs), ``horizon``, the slack ``k`` or the ``patience`` in use, ``stored``
+    and ``buffered`` events, ``held`` matches, and ``waiting``: a sample of them with the scopes still open, and for
+    each the promise that is missing and the source that holds it back.
     """
     if engine is None:
         return {
             "clock": None,
             "now": None,
             "unit": None,
+            "timestamps": False,
             "sources": {},
             "events": 0,
             "bytes": 0,
@@ -51,6 +56,7 @@ def explain(plans: Sequence[Plan], engine: Engine | None, counters: Mapping[str,
     return {
         "clock": None if clock == BEGINNING else clock,
         "unit": engine.unit,
+        "timestamps": pa.types.is_timestamp(engine.intake.ts_type),
         "events": len(engine.log),
         "bytes": engine.nbytes,
         "now": None if engine.time.now == BEGINNING else engine.time.now,
@@ -65,8 +71,10 @@ def _query(engine: Engine, lane: Lane, query: QueryState) -> dict[str, Any]:
     plan, window = query.pattern.plan, query.pattern.window
     retention = lane.policy.retention(window)
     if retention is None:
+        types, unit = ", ".join(plan.types), engine.unit
         rule = (
-            f"until punctuation for {', '.join(plan.types)} has passed an event by the window ({window} {engine.unit})"
+            f"until punctuation for {types} has passed an event by the window ({window} {unit}); "
+            "without punctuation until finish()"
         )
     else:
         rule = f"{retention} {engine.unit} behind the clock: window {window} + what the level may still need"
@@ -129,7 +137,7 @@ def _sources(engine: Engine) -> dict[Any, dict[str, Any]]:
         watched = number < WATCHED
         name = time.sources[number] if watched else OTHERS
         clock = int(time.latest_of[number])
-        _, share, quantiles = recent.get(number, (0, 0.0, [0.0] * len(QUANTILES)))
+        _, share, quantiles = recent.get(number, (0, None, [None] * len(QUANTILES)))
         result[name] = {
             "events": events,
             "late": int(time.late_of[number]) if number < len(time.late_of) else 0,
