@@ -74,7 +74,14 @@ class Stream:
         for name in ("idle_timeout", "max_ahead"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, Duration.of(getattr(self, name)))
-        object.__setattr__(self, "promises", tuple(self.promises))
+        promises = self.promises if isinstance(self.promises, (list, tuple)) else [self.promises]
+        for promise in promises:
+            if isinstance(promise, type) or not callable(getattr(promise, "start", None)):
+                raise ConfigError(
+                    f"promises={promise!r} is no generator of promises: give some like [SourcesInOrder()] or "
+                    "[BoundedDelay({'Exit': '15 min'})]"
+                )
+        object.__setattr__(self, "promises", tuple(promises))
         named = [c for c in (self.type, self.ts, self.id, self.source) if c is not None]
         if len(set(named)) != len(named):
             raise ConfigError(f"one column has two purposes: type, ts, id and source must differ, given {named}")

@@ -60,6 +60,9 @@ class KSlack:
         if sources and recall is not None:
             raise ConfigError("sources= gives fixed slacks and recall= chooses one: use one of them")
         object.__setattr__(self, "k", None if k is None else Duration.of(k))
+        for name in sources or {}:
+            if not isinstance(name, str):
+                raise ConfigError(f"sources={{{name!r}: …}}: a source is named by text")
         named = sorted((sources or {}).items())
         object.__setattr__(self, "sources", tuple((name, Duration.of(slack)) for name, slack in named))
         object.__setattr__(self, "recall", None if recall is None else _share("recall", recall))

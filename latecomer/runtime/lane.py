@@ -112,8 +112,9 @@ class Lane:
             moments, columns = buffer.take(entry)
             self.stores[selection].stage(columns[0].view(np.uint64), moments, columns[1])
         for query in self.queries:
-            horizons = [self.policy.horizon(bounds.bound(t)) for t in query.negative_types]
-            yield from self._advance(query, horizons)
+            # A horizon never moves back, whatever patience does: what has left has left.
+            now = [self.policy.horizon(bounds.bound(t)) for t in query.negative_types]
+            yield from self._advance(query, [max(pair) for pair in zip(query.horizons, now, strict=True)])
         for store in self.stores.values():
             store.commit()
         self._purge(bounds)

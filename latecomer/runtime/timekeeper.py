@@ -85,6 +85,7 @@ class Timekeeper:
         ahead, ahead_by = self._guard(batch)
         is_event = batch.types >= OTHER
         events = np.flatnonzero(is_event)
+        before = len(self.sources)
         sources, known = self._source_numbers(batch, is_event)
         at_events = self._observe(batch.ts[events], sources[events], clocks, events)
         clock = at_events
@@ -92,7 +93,7 @@ class Timekeeper:
             clock = np.zeros(n, np.int64)
             clock[events] = at_events
         arrivals = self._arrivals(batch, events, clock, sources)
-        history = self._promise(batch, events, sources, known, arrivals)
+        history = self._promise(batch, sources, known, before, arrivals, events)
         self._count(arrivals)
         return Moments(events, clock, sources, history, arrivals, ahead, ahead_by)
 
@@ -173,8 +174,8 @@ class Timekeeper:
             self.clock.reach(int(outside[-1]))
         return running
 
-    def _promise(self, batch: Batch, events: I64, sources: I64, known: I64, arrivals: Arrivals) -> History:
-        """Take in the batch's punctuation and what generators make of its events."""
+    def _promise(self, batch: Batch, sources: I64, known: I64, before: int, arrivals: Arrivals, events: I64) -> History:
+        """Take in the batch's punctuation and what generators make of its events; ``before``: sources known before it."""
         rows = np.flatnonzero(batch.types == PUNCTUATION)
         parts = []
         if len(rows):
@@ -183,7 +184,7 @@ class Timekeeper:
             made = self._generators.observe(arrivals)
             if len(made):
                 at = np.append(events, -1)[made.position]
-                knew = np.append(known, known[0] if len(known) else len(self.sources))[at]
+                knew = np.append(known, before)[at]
                 parts.append(Punctuation(at, made.type, made.ts, made.source, np.maximum(knew, made.source + 1)))
         back = self._back(events, arrivals, known)
         if not parts and back is None:
