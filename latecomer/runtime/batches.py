@@ -161,7 +161,8 @@ class Intake:
         """Bring a batch into the schema and sort out malformed rows."""
         n = given.num_rows
         bad = np.zeros(n, bool)
-        bad[list(details)] = True
+        if details:
+            bad[list(details)] = True
         if given.schema.equals(self.given):
             columns = dict(zip(given.schema.names, given.columns, strict=True))
         else:
@@ -171,8 +172,10 @@ class Intake:
         if self.stream.id is None:
             columns[NUMBER] = pa.array(np.arange(self.next_number, self.next_number + n))
             self.next_number += n
-        _mark(columns[self.id_name], bad, details, f"{self.id_name} is null", types != PUNCTUATION)
-        types[bad] = MALFORMED
+        if columns[self.id_name].null_count:
+            _mark(columns[self.id_name], bad, details, f"{self.id_name} is null", types != PUNCTUATION)
+        if bad.any():
+            types[bad] = MALFORMED
         return Batch(columns, ts, types, details)
 
     def _read_column(self, given: pa.RecordBatch, column: pa.Field, bad: Any, details: dict[int, str]) -> pa.Array:
@@ -200,8 +203,8 @@ class Intake:
                 ts[~fits] = FAR + 1
         else:
             values = ts = _filled(column)
-        wrong = (ts > FAR) | (ts < -FAR)
-        if bad.any() or wrong.any():
+        if bad.any() or int(ts.max(initial=0)) > FAR or int(ts.min(initial=0)) < -FAR:
+            wrong = (ts > FAR) | (ts < -FAR)
             for row in np.flatnonzero(wrong & ~bad).tolist():
                 details[row] = f"{name}={int(values[row])} ({column.type}) is beyond ±{FAR} {self.unit}"
             bad |= wrong
@@ -212,7 +215,8 @@ class Intake:
         _mark(column, bad, details, f"{self.stream.type} is null")
         found = pc.index_in(column, options=self._lookup)
         numbers: I64 = (found.fill_null(OTHER) if found.null_count else found).to_numpy().astype(np.int64)
-        numbers[numbers == self._known] = PUNCTUATION
+        if self.stream.punctuation is not None:
+            numbers[numbers == self._known] = PUNCTUATION
         return numbers
 
 

@@ -21,7 +21,7 @@ from latecomer.runtime.lane import Delta
 from latecomer.runtime.pattern import Pattern, Tester
 from latecomer.runtime.rows import joined
 from latecomer.storage.columns import I64
-from latecomer.storage.hashing import U64, combine, hash_column
+from latecomer.storage.hashing import U64, combine, hash_halves
 from latecomer.storage.log import EventLog
 from latecomer.stream import Stream
 from latecomer.units import UNITS
@@ -80,7 +80,9 @@ class ChangeWriter:
     ) -> None:
         self._pattern, self._schema, self._id, self._log, self._tester = pattern, schema, id_name, log, tester
         self._times = times
-        self._name = np.stack([hash_column(pa.array([pattern.plan.name]), seed) for seed in (1, 2)])
+        self._name = hash_halves(pa.array([pattern.plan.name]))
+        self._fields = [(f.name, f.type) for f in schema]
+        self._id_type = schema.field("events").type.value_type
         self._texts = {text: Repeated(text) for text in ("insert", "delete")} | {"query": Repeated(pattern.plan.name)}
         level = pattern.plan.level
         self._amends = level.on_late == "amend"
@@ -96,13 +98,12 @@ class ChangeWriter:
         positives = self._pattern.positives
         refs = np.stack([rows.ref(i) for i in positives], axis=1).ravel()
         ids = self._log.take(self._id, refs)
-        events = self._schema.field("events").type
         offsets = np.arange(0, (n + 1) * len(positives), len(positives), dtype=np.int32)
         columns: dict[str, pa.Array] = {
-            "op": pa.concat_arrays([self._texts["insert" if d.insert else "delete"].take(len(d.rows)) for d in deltas]),
+            "op": self._ops(deltas),
             "query": self._texts["query"].take(n),
             "match_id": self._match_ids(ids, n),
-            "events": pa.ListArray.from_arrays(pa.array(offsets), _as(ids, events.value_type)),
+            "events": pa.ListArray.from_arrays(pa.array(offsets), _as(ids, self._id_type)),
             "first_ts": self._moments(rows.time(positives[0])),
             "last_ts": self._moments(rows.time(positives[-1])),
         }
@@ -113,8 +114,12 @@ class ChangeWriter:
         lookup = self._tester.lookup(rows)
         for alias, value in self._returns.items():
             columns[alias] = value(lookup, n)
-        arrays = [columns[f.name] if f.name in columns else pa.nulls(n, f.type) for f in self._schema]
+        arrays = [columns[name] if name in columns else pa.nulls(n, kind) for name, kind in self._fields]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _ops(self, deltas: Sequence[Delta]) -> pa.Array:
+        pieces = [self._texts["insert" if d.insert else "delete"].take(len(d.rows)) for d in deltas]
+        return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
     def _moments(self, ts: I64) -> pa.Array:
         """Times in the stream's units as the output's type."""
@@ -136,7 +141,7 @@ class ChangeWriter:
         return np.maximum.reduce([delta.rows.ref(i) for i in self._pattern.positives])  # type: ignore[no-any-return]
 
     def _match_ids(self, ids: pa.Array, n: int) -> pa.Array:
-        hashes = np.stack((hash_column(ids, 1), hash_column(ids, 2))).reshape(2, n, -1)
+        hashes = hash_halves(ids).reshape(2, n, -1)
         result = np.repeat(self._name, n, axis=1)
         for position in range(hashes.shape[2]):
             result = combine(result, hashes[:, :, position])

@@ -41,7 +41,7 @@ def enter(index: IdIndex, log: EventLog, id_name: str, new: Newcomers, floor_at:
     Returns masks: which repeat an earlier event, and which of those say something else than it did; None when none
     does.
     """
-    open_rows, places = index.enter(new.hashes, new.refs)
+    open_rows = index.enter(new.hashes, new.refs)
     if not len(open_rows):
         return None
     n = len(new.refs)
@@ -62,7 +62,7 @@ def enter(index: IdIndex, log: EventLog, id_name: str, new: Newcomers, floor_at:
     own = np.cumsum(~repeats) - 1 + new.refs[0]
     entered = np.ones(n, bool)
     entered[open_rows] = False
-    index.move(places[entered], own[entered])
+    index.move(new.hashes[entered], new.refs[entered], own[entered])
     late_comers = open_rows[~repeats[open_rows]]
     index.add(new.hashes[late_comers], own[late_comers])
     return repeats, conflicts

@@ -296,7 +296,7 @@ class Engine:
 
     def _compact(self) -> None:
         """Drop the payload of events that nothing refers to any more, once they are the larger part."""
-        _, remembered = self.ids.entries()
+        remembered = self.ids.refs()
         remembered = remembered[self.log.present(remembered)]
         open_ids = np.array([self.time.bounds.bound(t) for t in range(len(self.types))])
         for lane in self.lanes:
@@ -309,10 +309,14 @@ class Engine:
 
     def _forget_ids(self, floors: I64, more: int) -> None:
         """Forget the ids of events below the floor of their type."""
-        _, refs = self.ids.entries()
-        keep = self.log.present(refs)
-        here = refs[keep]
-        keep[keep] = self.log.ts(here) >= floors[self.log.types(here)]
+
+        def keep(refs: I64) -> Bools:
+            kept = self.log.present(refs)
+            at = kept.nonzero()[0]
+            here = refs.take(at)
+            kept[at] = self.log.ts(here) >= floors[self.log.types(here)]
+            return kept
+
         self.ids.rebuild(keep, more)
 
     # --- without a batch ---------------------------------------------------------------------------------------------

@@ -50,10 +50,11 @@ class Rows:
 
     def take(self, which: Array) -> Rows:
         """The rows at positions, or under a mask."""
+        at = which.nonzero()[0] if which.dtype == bool else which
         return Rows(
-            [None if r is None else r[which] for r in self.refs],
-            [None if t is None else t[which] for t in self.ts],
-            self.keys[which],
+            [None if r is None else r.take(at) for r in self.refs],
+            [None if t is None else t.take(at) for t in self.ts],
+            self.keys.take(at),
         )
 
     def unbind(self, index: int) -> Rows:
@@ -91,15 +92,13 @@ def expand(hits: Sequence[Hits], rows: int, ordered: bool) -> Iterator[tuple[I64
 
     ``ordered``: pieces, and the pairs in them, follow the order of the probing rows.
     """
-    if not hits:
-        return
-    counts = hits[0].count if len(hits) == 1 else np.sum([h.count for h in hits], axis=0)
-    total = int(counts.sum())
+    total = sum(int(h.count.sum()) for h in hits)
     if total == 0:
         return
     if total <= PIECE:
         yield _pairs(hits, 0, rows, ordered)
         return
+    counts = np.sum([h.count for h in hits], axis=0)
     ends = counts.cumsum()
     start = 0
     while start < rows:
@@ -123,14 +122,18 @@ def _pairs(hits: Sequence[Hits], start: int, end: int, ordered: bool) -> tuple[I
     """All pairs of the probing rows from ``start`` to ``end``."""
     owners: list[I64] = []
     refs: list[I64] = []
-    rows = np.arange(start, end)
     for hit in hits:
-        count = hit.count[start:end]
-        owner = rows.repeat(count)
-        if len(owner):
-            shift = hit.first[start:end] - (count.cumsum() - count)
-            owners.append(owner)
-            refs.append(hit.run.refs[np.arange(len(owner)) + shift.repeat(count)])
+        owner = hit.count[start:end].nonzero()[0]
+        if not len(owner):
+            continue
+        owner += start
+        count, at = hit.count.take(owner), hit.first.take(owner)
+        total = int(count.sum())
+        if total > len(owner):
+            at = (at - count.cumsum() + count).repeat(count) + np.arange(total)
+            owner = owner.repeat(count)
+        owners.append(owner)
+        refs.append(hit.run.refs.take(at))
     if len(owners) == 1:
         return owners[0], refs[0]
     owner, ref = np.concatenate(owners), np.concatenate(refs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,14 @@ class Selection:
     type: str
     filter: tuple[Expr, ...]
     key: tuple[str, ...]
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Stores are looked up many times in a batch, and a filter's expressions may be large.
+        object.__setattr__(self, "_hash", hash((self.type, self.filter, self.key)))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @classmethod
     def of(cls, component: Component, key: tuple[str, ...]) -> Selection:
@@ -75,9 +83,9 @@ class Selector:
                 rows = rows[usable[rows]]
         if not selection.key:
             return rows, np.zeros(len(rows), np.uint64)
-        hashes = self._hash(selection.key[0])[rows]
+        hashes = self._hash(selection.key[0]).take(rows)
         for name in selection.key[1:]:
-            hashes = combine(hashes, self._hash(name)[rows])
+            hashes = combine(hashes, self._hash(name).take(rows))
         return rows, hashes
 
     def _filter(self, selection: Selection) -> I64:
@@ -86,7 +94,7 @@ class Selector:
             return known
         rows = self._of_type.get(selection.type)
         if rows is None:
-            rows = self._of_type[selection.type] = np.flatnonzero(self._types == self._numbers[selection.type])
+            rows = self._of_type[selection.type] = (self._types == self._numbers[selection.type]).nonzero()[0]
         for conjunct in selection.filter:
             if len(rows):
                 rows = rows[self._conditions[conjunct](self._lookup(rows), len(rows))]

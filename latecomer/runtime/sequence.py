@@ -122,9 +122,10 @@ class SequenceMatcher:
         # Most new events are newer than all that is known, and find nothing after them.
         able = lo <= self._store(step.selection).latest(view)
         if not able.all():
-            rows, lo, hi = rows.take(able), lo[able], hi[able]
-            if not len(rows):
+            at = able.nonzero()[0]
+            if not len(at):
                 return
+            rows, lo, hi = rows.take(at), lo.take(at), hi.take(at)
         for owner, refs in self._partners(rows, step, lo, hi, view, ordered):
             extended = rows.bind(step.index, owner, refs, self._log.ts(refs))
             same = self._tester.agrees(step, extended)

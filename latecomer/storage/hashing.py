@@ -96,6 +96,17 @@ def hash_column(column: pa.Array, seed: int = 0) -> U64:
     return hashes
 
 
+_SALTS = np.array([[seed * 0x9E3779B97F4A7C15 & (2**64 - 1)] for seed in (1, 2)], np.uint64)
+
+
+def hash_halves(column: pa.Array) -> U64:
+    """:func:`hash_column` under the seeds 1 and 2: the two halves, (2, n), of a 128-bit hash."""
+    words = None if column.null_count else _words(column)
+    if words is None:
+        return np.stack((hash_column(column, 1), hash_column(column, 2)))
+    return mix((words ^ _SALTS) + _GOLDEN)
+
+
 def _hash_words(column: pa.Array, salt: np.uint64) -> U64:
     words = _words(column)
     if words is not None:

@@ -10,6 +10,7 @@ its mark.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64
 
 Marks = npt.NDArray[np.uint32]
+Bools = npt.NDArray[np.bool_]
 
 _FREE = np.uint32(0)
 _SMALLEST = 4_096
@@ -40,30 +42,33 @@ class IdIndex:
 
     def find(self, hashes: U64) -> tuple[I64, I64]:
         """Pairs (row, ref): for each probing row all entries with its mark. Expected O(1) per row."""
-        wanted = _marks(hashes)
+        rows, places = self._walk(_marks(hashes))
+        return rows, self._refs.take(places)
+
+    def _walk(self, wanted: Marks) -> tuple[I64, I64]:
+        """Pairs (row, place) of all entries with the rows' marks."""
         mask = len(self._refs) - 1
         rows = np.arange(len(wanted))
         at = self._homes(wanted)
-        found_rows, found_refs = [_NONE], [_NONE]
+        found_rows, found_places = [_NONE], [_NONE]
         while len(rows):
-            here = self._marks[at]
-            same = here == wanted
-            if same.any():
-                found_rows.append(rows[same])
-                found_refs.append(self._refs[at[same]])
-            on = here.nonzero()[0]
-            rows, wanted, at = rows[on], wanted[on], (at[on] + 1) & mask
-        return np.concatenate(found_rows), np.concatenate(found_refs)
+            here = self._marks.take(at)
+            same = (here == wanted).nonzero()[0]
+            if len(same):
+                found_rows.append(rows.take(same))
+                found_places.append(at.take(same))
+            on = (here != _FREE).nonzero()[0]
+            rows, wanted, at = rows.take(on), wanted.take(on), (at.take(on) + 1) & mask
+        return np.concatenate(found_rows), np.concatenate(found_places)
 
     def room_for(self, n: int) -> bool:
         """Whether ``n`` more entries fit without a rebuild."""
         return 2 * (self._count + n) <= len(self._refs)
 
-    def enter(self, hashes: U64, refs: I64) -> tuple[I64, I64]:
+    def enter(self, hashes: U64, refs: I64) -> I64:
         """Enter the rows whose mark is new; of rows with one mark the first. Expected O(1) per row.
 
-        Returns (open, places): the rows that found their mark taken and were *not* entered, in order; and each row's
-        place in the table, for :meth:`move` (without meaning for open rows). There must be :meth:`room_for` all.
+        Returns the rows that found their mark taken and were *not* entered, in order. There must be room for all.
         """
         return self._put(_marks(hashes), refs, unique=True)
 
@@ -71,51 +76,52 @@ class IdIndex:
         """Enter ``refs`` under ``hashes``, whatever is there already."""
         self._put(_marks(hashes), refs, unique=False)
 
-    def move(self, places: I64, refs: I64) -> None:
-        """Give the entries at ``places`` other references."""
-        self._refs[places] = refs
+    def move(self, hashes: U64, refs: I64, to: I64) -> None:
+        """Give the entries of ``hashes`` with ``refs`` the references ``to``."""
+        rows, places = self._walk(_marks(hashes))
+        own = (self._refs.take(places) == refs.take(rows)).nonzero()[0]
+        self._refs[places.take(own)] = to.take(rows.take(own))
 
-    def _put(self, wanted: Marks, refs: I64, unique: bool) -> tuple[I64, I64]:
+    def _put(self, wanted: Marks, refs: I64, unique: bool) -> I64:
         mask = len(self._refs) - 1
-        table = self._marks
-        places = np.empty(len(refs), np.int64)
+        marks, table = self._marks, self._refs
         open_rows = [_NONE]
-        rows = np.arange(len(refs))
         at = self._homes(wanted)
-        while len(rows):
-            free = table[at] == _FREE
+        rows: I64 | None = None  # the rows still under way; None: all
+        while len(at):
+            free = marks.take(at) == _FREE
             here = free.nonzero()[0]
+            places, own = at.take(here), refs.take(here)
             # Several rows may want one place: written backwards, so that the first row's entry is the one that stays.
-            back = here[::-1]
-            table[at[back]] = wanted[back]
-            self._refs[at[back]] = refs[back]
-            won = here[self._refs[at[here]] == refs[here]]
-            places[rows[won]] = at[won]
-            self._count += len(won)
-            if len(won) == len(rows):
-                break
-            free[here] = False
-            free[won] = True
+            marks[places[::-1]] = wanted.take(here)[::-1]
+            table[places[::-1]] = own[::-1]
+            lost = (table.take(places) != own).nonzero()[0]
+            self._count += len(here) - len(lost)
+            if len(lost):
+                free[here.take(lost)] = False
             on = (~free).nonzero()[0]
-            rows, wanted, refs, at = rows[on], wanted[on], refs[on], at[on]
-            if unique:
-                same = table[at] == wanted
-                if same.any():
-                    open_rows.append(rows[same])
-                    on = (~same).nonzero()[0]
-                    rows, wanted, refs, at = rows[on], wanted[on], refs[on], at[on]
+            rows = on if rows is None else rows.take(on)
+            wanted, refs, at = wanted.take(on), refs.take(on), at.take(on)
+            if unique and len(on):
+                other = marks.take(at) != wanted
+                if not other.all():
+                    open_rows.append(rows[~other])
+                    on = other.nonzero()[0]
+                    rows, wanted, refs, at = rows.take(on), wanted.take(on), refs.take(on), at.take(on)
             at = (at + 1) & mask
-        return (np.sort(np.concatenate(open_rows)) if len(open_rows) > 1 else _NONE), places
+        return np.sort(np.concatenate(open_rows)) if len(open_rows) > 1 else _NONE
 
-    def entries(self) -> tuple[Marks, I64]:
-        """All entries as (marks, refs), in the order in which :meth:`rebuild` expects its own marks."""
-        used = self._marks.nonzero()[0]
-        return self._marks[used], self._refs[used]
+    def refs(self) -> I64:
+        """The references of all entries, in no order."""
+        refs: I64 = self._refs.take((self._marks != _FREE).nonzero()[0])
+        return refs
 
-    def rebuild(self, keep: Any, more: int = 0) -> None:
-        """Forget the entries not marked in ``keep`` (one mark per entry) and make room for ``more``."""
-        marks, refs = self.entries()
-        self._fill(marks[keep], refs[keep], more)
+    def rebuild(self, keep: Callable[[I64], Bools], more: int = 0) -> None:
+        """Forget the entries whose references ``keep`` does not mark, and make room for ``more``."""
+        at = (self._marks != _FREE).nonzero()[0]
+        kept = keep(self._refs.take(at)).nonzero()[0]
+        at = at.take(kept)
+        self._fill(self._marks.take(at), self._refs.take(at), more)
 
     def _fill(self, marks: Marks, refs: I64, more: int) -> None:
         """Lay out these entries afresh: in order of home, each at its home or right behind the one before it."""
@@ -126,13 +132,13 @@ class IdIndex:
         homes = self._homes(marks)
         order = homes.argsort(kind="stable")  # entries of a table come nearly in this order: linear
         number = np.arange(len(order))
-        places = np.maximum.accumulate(homes[order] - number) + number
+        places = np.maximum.accumulate(homes.take(order) - number) + number
         inside = int(places.searchsorted(size))
-        self._marks[places[:inside]] = marks[order[:inside]]
-        self._refs[places[:inside]] = refs[order[:inside]]
+        self._marks[places[:inside]] = marks.take(order[:inside])
+        self._refs[places[:inside]] = refs.take(order[:inside])
         self._count = inside
         over = order[inside:]  # behind the end, where probing goes on at the beginning
-        self._put(marks[over], refs[over], unique=False)
+        self._put(marks.take(over), refs.take(over), unique=False)
 
     def _homes(self, marks: Marks) -> I64:
         """Where to look first: the mark's high bits, so that the order of homes is that of marks whatever the size."""
@@ -144,8 +150,8 @@ class IdIndex:
         return self._marks.nbytes + self._refs.nbytes
 
     def dump(self) -> dict[str, Any]:
-        marks, refs = self.entries()
-        return {"marks": marks, "refs": refs}
+        at = (self._marks != _FREE).nonzero()[0]
+        return {"marks": self._marks.take(at), "refs": self._refs.take(at)}
 
     def load(self, state: dict[str, Any]) -> None:
         self._fill(state["marks"], state["refs"], 0)
@@ -153,7 +159,7 @@ class IdIndex:
     def _check(self) -> None:
         size = len(self._refs)
         assert size & (size - 1) == 0 and size >= 2 * self._count, (size, self._count)
-        marks, refs = self.entries()
+        marks, refs = self.dump().values()
         assert len(refs) == self._count
         rows, found = self.find(marks.astype(np.uint64) << np.uint64(32))
         assert set(zip(rows.tolist(), found.tolist(), strict=True)) >= set(enumerate(refs.tolist()))

@@ -152,25 +152,27 @@ class Store:
 
     def stage(self, hashes: U64, ts: I64, refs: I64) -> None:
         """Take in a batch's events (any order); they are in the views NEW and ALL until :meth:`commit`."""
-        bits = self.layout.bits
         if len(ts) == 0:
             return
+        bits = self.layout.bits
         codes = self.layout.codes(hashes, ts)
-        slices = ts >> bits
-        first, last = int(slices.min()), int(slices.max())
+        latest = int(ts.max())
+        first, last = int(ts.min()) >> bits, latest >> bits
         if first == last:
-            order = np.argsort(codes, kind="stable")
-            self._put(first, Run(codes[order], refs[order]))
+            order = codes.argsort(kind="stable")
+            codes, refs, ts = codes.take(order), refs.take(order), ts.take(order)
+            self._put(first, Run(codes, refs))
         else:
+            slices = ts >> bits
             order = np.lexsort((codes, slices))
-            slices, sorted_codes, sorted_refs = slices[order], codes[order], refs[order]
+            slices, codes, refs, ts = slices.take(order), codes.take(order), refs.take(order), ts.take(order)
             at = np.flatnonzero(np.diff(slices)) + 1
             edges = [0, *at.tolist(), len(slices)]
             for start, end in itertools.pairwise(edges):
-                self._put(int(slices[start]), Run(sorted_codes[start:end], sorted_refs[start:end]))
-        self.staged = Staged(self.layout.keys(codes[order]), ts[order], refs[order])
+                self._put(int(slices[start]), Run(codes[start:end], refs[start:end]))
+        self.staged = Staged(self.layout.keys(codes), ts, refs)
         self._sizes[1] = len(refs)
-        self._latest[1] = int(ts.max())
+        self._latest[1] = latest
 
     def _put(self, number: int, run: Run) -> None:
         frame = self._frame(number)
