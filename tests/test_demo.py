@@ -14,7 +14,7 @@ import pyarrow.csv
 import pytest
 
 import latecomer as lc
-from latecomer.demo import flights, queries, release, run, truth
+from latecomer.demo import flights, job, queries, release, run, truth
 from latecomer.demo.show import _MARK
 from tests import oracle, spark_fixture
 
@@ -202,6 +202,21 @@ def test_the_whole_demo(spark, tmp_path, capsys, stream):
     assert 0.15 < at_once["taken_back"] < 0.35
     assert 0 < patient["corrections"] < at_once["corrections"]
     assert rows["recovery", queries.WATERMARK]["recall"] < 0.1
+
+
+@pytest.mark.parametrize(("version", "says"), [(None, "there is none"), ("1.8.0_392", "is older"), ("17.0.1", None)])
+def test_java_is_looked_for_before_spark_is(tmp_path, monkeypatch, version, says):
+    if version is not None:
+        java = tmp_path / "bin" / "java"
+        java.parent.mkdir()
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\n")
+        java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    if says is None:
+        job._check_java()
+    else:
+        with pytest.raises(lc.ConfigError, match=says):
+            job._check_java()
 
 
 def test_a_folder_of_something_else_is_not_touched(tmp_path):

@@ -35,6 +35,7 @@ from latecomer.units import Duration, DurationLike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
 class PatternSink:
@@ -100,7 +101,7 @@ class PatternSink:
         self.sinks = [as_sink(s) for s in (sinks if isinstance(sinks, (list, tuple)) else (sinks,))]
         self._store = VersionStore(state)
         self._opened: str | None = None
-        self._checked: tuple[pa.Schema, bytes] | None = None
+        self._checked: tuple[StructType, pa.Schema, bytes] | None = None
         self._numbers: dict[int, tuple[int, ...]] = {}
         Runtime(stream, self.queries)  # refuses what the engine would refuse, before the stream starts
 
@@ -109,8 +110,7 @@ class PatternSink:
         spark = batch.sparkSession
         job = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         before = self._store.before(batch_id, self._settings(), job)
-        schema = batch.limit(0).toArrow().schema
-        fresh = self._fresh(schema)
+        schema, fresh = self._check(batch)
         tag = Tag(
             buckets=self.buckets,
             stream=self.stream,
@@ -211,21 +211,23 @@ class PatternSink:
             order[of] = of[np.argsort(done[of], kind="stable")]
         return changes.take(order)
 
-    def _fresh(self, schema: pa.Schema) -> bytes:
-        """The state to begin with, for batches of this schema; raises SchemaError when columns are missing or wrong."""
-        if self._checked is None or self._checked[0] != schema:
-            if self.arrival is not None and self.arrival not in schema.names:
-                raise SchemaError(f"there is no column {self.arrival!r} to order rows by; columns: {schema.names}")
-            taken = [name for name in (spark_cells.BUCKET, spark_cells.CLOCK) if name in schema.names]
-            if taken:
-                raise SchemaError(f"the column name {taken[0]!r} is used by PatternSink itself: rename the column")
-            unknown = [name for name in self.key if name not in schema.names]
-            if unknown:
-                raise SchemaError(f"there is no column {unknown[0]!r} to split the stream by; columns: {schema.names}")
+    def _check(self, batch: DataFrame) -> tuple[pa.Schema, bytes]:
+        """The batch's schema in Arrow, and the state to begin with; SchemaError when columns are missing or wrong."""
+        if self._checked is None or self._checked[0] != batch.schema:
+            schema: pa.Schema = batch.limit(0).toArrow().schema
+            wanted = [(name, "to split the stream by") for name in self.key]
+            if self.arrival is not None:
+                wanted.append((self.arrival, "to order rows by"))
+            for name, purpose in wanted:
+                if name not in schema.names:
+                    raise SchemaError(f"there is no column {name!r} {purpose}; columns: {schema.names}")
+            for name in (spark_cells.BUCKET, spark_cells.CLOCK):
+                if name in schema.names:
+                    raise SchemaError(f"the column name {name!r} is used by PatternSink itself: rename the column")
             runtime = Runtime(self.stream, self.queries)
             runtime.process(schema.empty_table())
-            self._checked = schema, runtime.snapshot()
-        return self._checked[1]
+            self._checked = batch.schema, schema, runtime.snapshot()
+        return self._checked[1:]
 
     def _step_units(self, schema: pa.Schema) -> int | None:
         """The step in the arrival column's own units."""

@@ -6,7 +6,8 @@ Each file holds one week of arrivals and is one micro-batch, so a year takes 53 
 from __future__ import annotations
 
 import os
-import shutil
+import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -81,7 +82,7 @@ def detect(spark: SparkSession, folder: Path, results: DuckDBSink, progress: Cal
 def session(log: Path) -> Iterator[SparkSession]:
     """A local Spark session on two cores that keeps the terminal quiet: what it says goes to the file ``log``.
 
-    An active session is used, and left running. Raises ConfigError when there is no Java.
+    An active session is used, and left running. Raises ConfigError when there is no Java 17 or newer.
     """
     from pyspark.sql import SparkSession
 
@@ -89,11 +90,7 @@ def session(log: Path) -> Iterator[SparkSession]:
     if active is not None:
         yield active
         return
-    java = os.environ.get("JAVA_HOME")
-    if shutil.which("java") is None and not (java and Path(java, "bin", "java").exists()):
-        raise ConfigError(
-            "Spark needs Java 17 or newer, and there is no java: install a JRE (Debian: default-jre-headless)"
-        )
+    _check_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else workers take the first python3 that they find
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master("local[2]").appName("latecomer demo")
@@ -105,6 +102,23 @@ def session(log: Path) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+def _check_java() -> None:
+    """Spark's own words about a missing or an old Java are no help."""
+    home = os.environ.get("JAVA_HOME")
+    command = str(Path(home, "bin", "java")) if home else "java"
+    try:
+        told = subprocess.run([command, "-version"], capture_output=True, text=True, check=False).stderr
+    except OSError:
+        told = ""
+    found = re.search(r'version "(\d+)', told)
+    if found is None or int(found[1]) < 17:
+        what = f"{command!r} is older" if found else "there is none"
+        raise ConfigError(
+            f"Spark needs Java 17 or newer, and {what}: install it (Debian: openjdk-17-jre-headless) or point "
+            "JAVA_HOME at one"
+        )
 
 
 _SETTINGS = {
