@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,10 +158,10 @@ def _plots(cases: dict[str, list[Row]], folder: Path) -> None:
     names = [r["level"] for r in next(iter(cases.values()))]
     for stem, title in _PLOTS:
         cells = [[values[stem](r) for r in rows] for rows in cases.values()]
-        figure, axes = pyplot.subplots(figsize=(10, 0.36 * len(cells) + 1.6), layout="constrained")
+        figure, axes = pyplot.subplots(figsize=(12, 0.36 * len(cells) + 2.0), layout="constrained")
         norm = {
             "recall": matplotlib.colors.Normalize(0.3, 1),
-            "taken-back": matplotlib.colors.Normalize(0, 0.3),
+            "taken-back": matplotlib.colors.Normalize(0, 0.15),
             "wait": matplotlib.colors.SymLogNorm(100, vmin=0, vmax=1e6),
         }[stem]
         colours = "RdYlBu" if stem == "recall" else "RdYlBu_r"
@@ -168,7 +169,7 @@ def _plots(cases: dict[str, list[Row]], folder: Path) -> None:
         for y, row in enumerate(cells):
             for x, (_, text) in enumerate(row):
                 axes.text(x, y, text, ha="center", va="center", fontsize=8)
-        axes.set_xticks(range(len(names)), [n.replace(", ", ",\n") for n in names])
+        axes.set_xticks(range(len(names)), [textwrap.fill(n.replace(" s", "\u00a0s"), 13) for n in names])
         axes.xaxis.tick_top()
         axes.set_yticks(range(len(cases)), list(cases))
         axes.tick_params(length=0)
