@@ -130,6 +130,14 @@ def test_a_late_negative_of_another_type_finds_the_match_already_gone():
     assert tell(runtime, "a3 b11 e5 c9 e6 .") == {"b11": ["+a3 b11"], "e5": ["-a3 b11"]}
 
 
+@pytest.mark.parametrize("killers", ["c9+c5", "c9+c5+c6", "e9+e5", "c9+e5", "e5+c9", "c9+e5+c6+e9"])
+def test_several_late_negatives_at_once_take_a_match_back_once(killers):
+    """Liu 2012, §3.6.2: a deletion is for a result that was out; the first of several negatives has taken it back."""
+    runtime = start("PATTERN SEQ(A a, !C c, !E e, B b) WITHIN 10 s", lc.Aggressive(9))
+    told = tell(runtime, f"a3 a7 b11 {killers} .")
+    assert told == {"b11": ["+a3 b11", "+a7 b11"], killers: ["-a3 b11", "-a7 b11"]}
+
+
 def test_a_late_positive_beside_its_late_negative():
     """Liu 2012, §3.6.2: a late positive gives insertions, each judged by the negatives already there."""
     runtime = start("PATTERN SEQ(A a, !C c, B b) WITHIN 10 s", lc.Aggressive(9))
