@@ -29,6 +29,8 @@ class Stream:
         punctuation: the type of rows that are punctuation: their ``ts`` is the bound, column ``of`` names the event
             type that they speak of (null: all), ``source`` limits them to one source (null: all).
         of: name of that column.
+        of_key: columns that limit a punctuation row to one key ("this container is closed"), whoever sent it, where
+            they are all given; only queries with an equivalence on all of them release matches by it.
         sources: names of the sources, where they are known beforehand: with a clock per source, one that has not spoken
             holds the clock until it idles.
         idle_timeout: a source that was silent for so long, by ``Runtime.advance(now)``, holds nothing back; when all
@@ -51,6 +53,7 @@ class Stream:
     clock: Literal["stream", "source"] = "stream"
     punctuation: str | None = None
     of: str = "of"
+    of_key: Sequence[str] = ()
     sources: Sequence[str] | None = None
     idle_timeout: DurationLike | None = None
     max_ahead: DurationLike | None = None
@@ -74,6 +77,8 @@ class Stream:
         for name in ("idle_timeout", "max_ahead"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, Duration.of(getattr(self, name)))
+        keys = (self.of_key,) if isinstance(self.of_key, str) else tuple(self.of_key)
+        object.__setattr__(self, "of_key", keys)
         promises = self.promises if isinstance(self.promises, (list, tuple)) else [self.promises]
         for promise in promises:
             if isinstance(promise, type) or not callable(getattr(promise, "start", None)):

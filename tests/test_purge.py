@@ -62,7 +62,7 @@ def test_nothing_is_kept_that_proof_excludes(pattern, seed):
 
         engine = runtime._engine
         [lane] = engine.lanes
-        lane.purge_by_proof(engine.time.bounds)
+        lane.purge_by_proof(engine.time.proofs)
         [state] = lane.queries
         stored = {}
         for component in query.plan.components:

@@ -51,8 +51,8 @@ def attributes_of(plans: Sequence[Plan]) -> set[str]:
 
 
 def promised_columns(stream: Stream) -> set[str]:
-    """The columns that the stream's generators of promises read."""
-    return {name for config in stream.promises for name in config.columns}
+    """The columns that promises speak of: those of generators, and of keyed punctuation."""
+    return {name for config in stream.promises for name in config.columns} | set(stream.of_key)
 
 
 class Engine:
@@ -67,11 +67,11 @@ class Engine:
         self.unit = self.intake.unit
         times = Times(self.unit, self.intake.ts_type)
         kept = {f.name: f.type for f in self.intake.schema}
-        self.log = EventLog({name: kept[name] for name in sorted(attributes_of(plans) | {id_name})})
+        self.log = EventLog({name: kept[name] for name in sorted(attributes_of(plans) | {id_name, *stream.of_key})})
         self.ids = IdIndex()
         policies = [self._policy(plan, numbers) for plan in plans]
         proves = any(policy.proves for policy in policies)
-        self.time = Timekeeper(stream, self.types, self.unit, proves)
+        self.time = Timekeeper(stream, self.types, self.unit, proves, self.log)
 
         patterns = [Pattern(p, whole_units(p.window, self.unit), kept, times) for p in plans]
         reach = max(p.window + (policy.retention(0) or 0) for p, policy in zip(patterns, policies, strict=True))
@@ -148,11 +148,12 @@ class Engine:
             limit, late = self._judge(lane, batch, rows, moments)
             self._advance(lane)
             accepted = None if late is None else ~late
-            yield from self._write(lane.step(selector, accepted, refs, batch.ts, self.time.bounds))
+            yield from self._write(lane.step(selector, accepted, refs, batch.ts, self.time.proofs))
             if late is not None:
                 yield from self._report(lane, selector, batch, moments, late, limit, refs)
                 if lane.amends:
-                    yield from self._write(lane.amend(selector, late, refs, batch.ts))
+                    yield from self._write(lane.amend(selector, late, refs, batch.ts, self.time.proofs))
+        self.time.proofs.keys_moved = False
         self._purge()
 
     def _advance(self, lane: Lane, clock: int | None = None) -> None:
@@ -188,7 +189,7 @@ class Engine:
         if not self.ids.room_for(len(rows)):
             # By what could be forgotten before this batch: an early row of it may repeat what a late row lets go.
             first = np.repeat(rows[:1], len(self.types))
-            self._forget_ids(self._floors(np.arange(len(self.types)), first, moments), len(rows))
+            self._forget_ids(self._floors(None, np.arange(len(self.types)), first, moments), len(rows))
         refs = np.arange(self.log.end, self.log.end + len(rows))
         ids = batch.columns[self.intake.id_name]
         whole = len(rows) == len(batch)
@@ -204,7 +205,7 @@ class Engine:
             self.log,
             self.intake.id_name,
             new,
-            lambda some: self._floors(batch.types[rows[some]], rows[some], moments),
+            lambda some: self._floors(batch, batch.types[rows[some]], rows[some], moments),
         )
         if found is None:
             return rows
@@ -223,17 +224,23 @@ class Engine:
             batch.types[rows[repeats]] = OTHER
         return rows[~repeats]
 
-    def _floors(self, types: I64, rows: I64, moments: Moments) -> I64:
+    def _floors(self, batch: Batch | None, types: I64, rows: I64, moments: Moments) -> I64:
         """The time below which an event of each of ``types`` needs no id any more, as of the arrival of each of
         ``rows``: if it came again it would be late for every level that looks at it.
         """
         result = np.full(len(rows), END)
+        closed = np.full(len(rows), BEGINNING)  # for the event's own key
+        if batch is not None and moments.keys is not None and len(rows):
+            closed = moments.keys.at(types, self.time.key_hashes(batch, rows), rows)
         for lane in self.lanes:
             for query in lane.queries:
                 kept = lane.policy.retention(query.pattern.window)
                 for kind in query.types:
                     of = types == kind
-                    floor = moments.history.whole_at(kind, rows) + 1 if kept is None else moments.clock[rows] - kept
+                    if kept is None:
+                        floor = np.maximum(moments.history.whole_at(kind, rows), closed) + 1
+                    else:
+                        floor = moments.clock[rows] - kept
                     result[of] = np.minimum(result[of], floor[of])
         return result
 
@@ -245,7 +252,11 @@ class Engine:
             events = moments.events
             bound = np.full(len(events), BEGINNING)
             wanted = np.flatnonzero(arrivals.types >= 0)
-            bound[wanted] = moments.history.at(arrivals.types[wanted], arrivals.sources[wanted], events[wanted])
+            types, rows_of = arrivals.types[wanted], events[wanted]
+            bound[wanted] = moments.history.at(types, arrivals.sources[wanted], rows_of)
+            if moments.keys is not None and len(wanted):
+                own = moments.keys.at(types, self.time.key_hashes(batch, rows_of), rows_of)
+                bound[wanted] = np.maximum(bound[wanted], own)
         limit = lane.policy.observe(arrivals, bound)
         if len(limit) < len(batch):
             whole = np.full(len(batch), BEGINNING)
@@ -286,7 +297,7 @@ class Engine:
             yield True, self._changes[held[0].query].write(held)
 
     def _purge(self) -> None:
-        floor = min(lane.floor(self.time.clock.value, self.time.bounds) for lane in self.lanes)
+        floor = min(lane.floor(self.time.clock.value, self.time.proofs) for lane in self.lanes)
         if floor > BEGINNING:
             self.log.drop_before(floor)
         purges = sum(lane.purges for lane in self.lanes)
@@ -298,11 +309,9 @@ class Engine:
         """Drop the payload of events that nothing refers to any more, once they are the larger part."""
         remembered = self.ids.refs()
         remembered = remembered[self.log.present(remembered)]
-        open_ids = np.array([self.time.bounds.bound(t) for t in range(len(self.types))])
-        for lane in self.lanes:
-            if not lane.policy.proves:
-                open_ids[:] = BEGINNING  # such levels forget by the clock, and drop_before follows them
-        remembered = remembered[self.log.ts(remembered) > open_ids[self.log.types(remembered)]]
+        if all(lane.policy.proves for lane in self.lanes):  # others forget by the clock, and drop_before follows them
+            open_until = self.time.proofs.own(self.log.types(remembered), remembered)
+            remembered = remembered[self.log.ts(remembered) > open_until]
         live = np.unique(np.concatenate([remembered, *(lane.refs() for lane in self.lanes)]))
         if 2 * len(live) < len(self.log):
             self.log.compact(live)
@@ -334,7 +343,8 @@ class Engine:
         nothing = np.zeros(0, np.int64)
         for lane in self.lanes:
             self._advance(lane, clock)
-            yield from self._write(lane.step(None, None, nothing, nothing, self.time.bounds))
+            yield from self._write(lane.step(None, None, nothing, nothing, self.time.proofs))
+        self.time.proofs.keys_moved = False
         self._purge()
 
     def unreadable(self, lines: Sequence[tuple[str, str]]) -> Iterator[Piece]:

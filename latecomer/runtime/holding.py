@@ -6,7 +6,7 @@ look for the match: if it had not left, it is still here and will be found dead 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,8 +46,9 @@ class Holding:
             result.append(np.where(lo > hi, _NO_SCOPE, hi))
         return result
 
-    def closed(self, rows: Rows, horizons: list[int]) -> Bools:
-        """The rows whose scopes are all covered; ``horizons`` has one time for each negation."""
+    def closed(self, rows: Rows, horizons: Sequence[int | I64]) -> Bools:
+        """The rows whose scopes are all covered; ``horizons`` has one time for each negation, or one for each of its
+        rows."""
         mask = np.ones(len(rows), bool)
         for end, horizon in zip(self.ends(rows), horizons, strict=True):
             mask &= end <= horizon
@@ -104,6 +105,15 @@ class Holding:
             if not mask.all():
                 self._timeline = Timeline(self._timeline.width)
                 self.hold(rows.take(mask))
+
+    def pick(self, which: Callable[[Rows], Bools]) -> Rows:
+        """Take out the matches that ``which`` marks."""
+        rows = self.waiting()
+        mask = which(rows)
+        if mask.any():
+            self._timeline = Timeline(self._timeline.width)
+            self.hold(rows.take(~mask))
+        return rows.take(mask)
 
     def refs(self) -> I64:
         """The references of all events that waiting matches consist of."""

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from latecomer.consistency.bounds import Bounds
 from latecomer.consistency.clock import BEGINNING
 from latecomer.consistency.policy import Policy
 from latecomer.runtime.holding import Holding
 from latecomer.runtime.pattern import Pattern, Tester
+from latecomer.runtime.proofs import Proofs
 from latecomer.runtime.purging import ProofPurge
-from latecomer.runtime.rows import Rows
+from latecomer.runtime.rows import Rows, joined
 from latecomer.runtime.selection import Selection, Selector
 from latecomer.runtime.sequence import SequenceMatcher
 from latecomer.storage.columns import I64
@@ -101,8 +101,8 @@ class Lane:
 
     # --- the step ----------------------------------------------------------------------------------------------------
 
-    def step(self, selector: Selector | None, accepted: Any, refs: I64, ts: I64, bounds: Bounds) -> Iterator[Delta]:
-        """Take in the events marked in ``accepted`` (None: all) and act on the policy and ``bounds`` as they are now;
+    def step(self, selector: Selector | None, accepted: Any, refs: I64, ts: I64, proofs: Proofs) -> Iterator[Delta]:
+        """Take in the events marked in ``accepted`` (None: all) and act on the policy and ``proofs`` as they are now;
         the deltas must be consumed to the end.
         """
         if selector is not None:
@@ -113,11 +113,11 @@ class Lane:
             self.stores[selection].stage(columns[0].view(np.uint64), moments, columns[1])
         for query in self.queries:
             # A horizon never moves back, whatever patience does: what has left has left.
-            now = [self.policy.horizon(bounds.bound(t)) for t in query.negative_types]
-            yield from self._advance(query, [max(pair) for pair in zip(query.horizons, now, strict=True)])
+            now = [self.policy.horizon(proofs.bound(t)) for t in query.negative_types]
+            yield from self._advance(query, [max(pair) for pair in zip(query.horizons, now, strict=True)], proofs)
         for store in self.stores.values():
             store.commit()
-        self._purge(bounds)
+        self._purge(proofs)
 
     def _admit(self, selector: Selector, accepted: Any, refs: I64, ts: I64) -> None:
         for selection, store in self.stores.items():
@@ -129,7 +129,7 @@ class Lane:
             else:
                 store.stage(hashes, ts[at], refs[at])
 
-    def _advance(self, query: QueryState, horizons: list[int]) -> Iterator[Delta]:
+    def _advance(self, query: QueryState, horizons: list[int], proofs: Proofs) -> Iterator[Delta]:
         """Corrections, new matches and releases of one query."""
         matcher, holding = query.matcher, query.holding
         ordered = self.policy.ordered
@@ -149,14 +149,24 @@ class Lane:
             else:
                 if not self.policy.final:
                     self.policy.learn(_NO_DELAYS, len(rows))
-                yield from self._release(query, rows, horizons, False)
-        yield from self._due(query, horizons)
+                yield from self._release(query, rows, horizons, proofs, False)
+        yield from self._due(query, horizons, proofs)
         query.horizons = horizons
         query.clock = self.clock
 
-    def _release(self, query: QueryState, rows: Rows, horizons: list[int], amended: bool) -> Iterator[Delta]:
+    def _closed(self, query: QueryState, rows: Rows, horizons: list[int], proofs: Proofs) -> Bools:
+        """The matches whose scopes are all covered, for their own keys where keys were closed."""
+        if not (self.policy.proves and proofs.keyed and set(proofs.names) <= set(query.pattern.plan.key)):
+            return query.holding.closed(rows, horizons)
+        refs = rows.ref(query.pattern.positives[0])
+        own = [np.maximum(h, proofs.at(t, refs)) for h, t in zip(horizons, query.negative_types, strict=True)]
+        return query.holding.closed(rows, own)
+
+    def _release(
+        self, query: QueryState, rows: Rows, horizons: list[int], proofs: Proofs, amended: bool
+    ) -> Iterator[Delta]:
         """New matches leave, or wait."""
-        closed = query.holding.closed(rows, horizons)
+        closed = self._closed(query, rows, horizons, proofs)
         if closed.all():
             yield Delta(query.number, True, rows, amended=amended)
             return
@@ -164,11 +174,14 @@ class Lane:
         if closed.any():
             yield Delta(query.number, True, rows.take(closed), amended=amended)
 
-    def _due(self, query: QueryState, horizons: list[int]) -> Iterator[Delta]:
+    def _due(self, query: QueryState, horizons: list[int], proofs: Proofs) -> Iterator[Delta]:
         """Waiting matches whose scopes are covered leave, if they are still alive."""
         if not horizons or not len(query.holding):
             return
         rows = query.holding.due(horizons)
+        if self.policy.proves and proofs.keys_moved:
+            more = query.holding.pick(lambda waiting: self._closed(query, waiting, horizons, proofs))
+            rows = joined([rows, more])
         if len(rows):
             rows = rows.take(query.matcher.alive(rows))
         if self.policy.ordered and len(rows):
@@ -176,18 +189,18 @@ class Lane:
         if len(rows):
             yield Delta(query.number, True, rows)
 
-    def _purge(self, bounds: Bounds) -> None:
+    def _purge(self, proofs: Proofs) -> None:
         for query in self.queries:
-            query.floor = max(query.floor, self.policy.floor(bounds.least(query.types), query.pattern.window))
+            query.floor = max(query.floor, self.policy.floor(proofs.least(query.types), query.pattern.window))
             query.complete = max(query.complete, query.floor)
         for selection, store in self.stores.items():
             floor = min(q.floor for q in self._users[selection])
             if floor > BEGINNING:
                 store.purge(floor)
         if self.policy.proves and not self.amends and self.stored() > 2 * self._after_proof + _FIRST_PURGE:
-            self.purge_by_proof(bounds)
+            self.purge_by_proof(proofs)
 
-    def purge_by_proof(self, bounds: Bounds) -> None:
+    def purge_by_proof(self, proofs: Proofs) -> None:
         """Drop every event that :class:`ProofPurge` finds useless, until none is left. O(n log n) in the stored events.
 
         Runs when state has doubled since it last ran, so that it costs a constant per event, however much it cannot
@@ -201,8 +214,10 @@ class Lane:
             needed: dict[Any, list[I64]] = {}
             for query in self.queries:
 
-                def bound_of(index: int, query: QueryState = query) -> int:
-                    return bounds.bound(query.type_of[index])
+                def bound_of(index: int, refs: I64, query: QueryState = query) -> I64:
+                    if proofs.keyed and set(proofs.names) <= set(query.pattern.plan.key):
+                        return proofs.at(query.type_of[index], refs)
+                    return np.full(len(refs), proofs.bound(query.type_of[index]))
 
                 for component in query.pattern.components:
                     selection = query.purge.selection(component.index)
@@ -231,7 +246,7 @@ class Lane:
 
     # --- events beyond the promise -----------------------------------------------------------------------------------
 
-    def amend(self, selector: Selector, late: Bools, refs: I64, ts: I64) -> Iterator[Delta]:
+    def amend(self, selector: Selector, late: Bools, refs: I64, ts: I64, proofs: Proofs) -> Iterator[Delta]:
         """Apply the events marked in ``late`` as far as state allows: only matches whose whole reach is still held."""
         for selection, store in self.stores.items():
             at, hashes = _among(selector, selection, late)
@@ -240,13 +255,13 @@ class Lane:
         for query in self.queries:
             holding = query.holding
             for rows, cause in query.matcher.deleted():
-                left = holding.closed(rows, query.horizons) & (holding.reach(rows) >= query.complete)
+                left = self._closed(query, rows, query.horizons, proofs) & (holding.reach(rows) >= query.complete)
                 if left.any():
                     yield Delta(query.number, False, rows.take(left), cause[left], amended=True)
             for rows in query.matcher.inserted(False):
                 rows = rows.take(holding.reach(rows) >= query.complete)
                 if len(rows):
-                    yield from self._release(query, rows, query.horizons, True)
+                    yield from self._release(query, rows, query.horizons, proofs, True)
         for store in self.stores.values():
             store.commit()
 
@@ -270,13 +285,13 @@ class Lane:
 
     # --- what is held ------------------------------------------------------------------------------------------------
 
-    def floor(self, clock: int, bounds: Bounds) -> int:
+    def floor(self, clock: int, proofs: Proofs) -> int:
         """Below this time ids are forgotten and payload dropped: it changes no answer of the lane, whatever it
         chooses."""
         floors = []
         for query in self.queries:
             kept = self.policy.retention(query.pattern.window)
-            least = bounds.least(query.types) - query.pattern.window
+            least = proofs.least(query.types) - query.pattern.window
             floors.append(least if kept is None else clock - kept)
         return max(min(floors), BEGINNING)
 

@@ -24,8 +24,8 @@ from latecomer.storage.hashing import U64
 from latecomer.storage.log import EventLog
 from latecomer.storage.store import Bools, Store, View
 
-#: The bound of a component's event type.
-BoundOf = Callable[[int], int]
+#: The bound of a component's event type, for the keys of some events (by reference).
+BoundOf = Callable[[int, I64], I64]
 
 
 class ProofPurge:
@@ -43,23 +43,23 @@ class ProofPurge:
         """References, ascending, of the stored events of component ``index`` that may still matter."""
         keys, refs = self._store_of(self._selections[index]).events()
         ts = self._log.ts(refs)
-        useless = self._found(index, ts, bound_of)
+        useless = self._found(index, ts, refs, bound_of)
         for before in (True, False):
             left = np.flatnonzero(~useless)
             if len(left):
-                useless[left] = self._without_partner(index, keys[left], ts[left], before, bound_of)
+                useless[left] = self._without_partner(index, keys[left], ts[left], refs[left], before, bound_of)
         return np.sort(refs[~useless])
 
-    def _found(self, index: int, ts: I64, bound_of: BoundOf) -> Bools:
+    def _found(self, index: int, ts: I64, refs: I64, bound_of: BoundOf) -> Bools:
         """Whether no event of another component can still come into the window."""
         window = self._pattern.window
         done = np.ones(len(ts), bool)
         for other in self._pattern.positives:
             if other != index:
-                done &= bound_of(other) >= (ts - 1 if other < index else ts + window)
+                done &= bound_of(other, refs) >= (ts - 1 if other < index else ts + window)
         return done
 
-    def _without_partner(self, index: int, keys: U64, ts: I64, before: bool, bound_of: BoundOf) -> Bools:
+    def _without_partner(self, index: int, keys: U64, ts: I64, refs: I64, before: bool, bound_of: BoundOf) -> Bools:
         """Algorithm 2 on one side of the events."""
         window = self._pattern.window
         low, high = (ts - window, ts - 1) if before else (ts + 1, ts + window)
@@ -67,7 +67,7 @@ class ProofPurge:
         for other in self._pattern.positives:
             if (other < index) != before or other == index:
                 continue
-            known = (bound_of(other) >= high) & ~useless
+            known = (bound_of(other, refs) >= high) & ~useless
             rows = np.flatnonzero(known)
             if len(rows):
                 first = self._earliest(other, keys[rows], low[rows], high[rows])

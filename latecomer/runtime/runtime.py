@@ -8,7 +8,7 @@ the same future.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,9 @@ class Runtime:
         self._columns = attributes_of(self._plans) | promised_columns(stream)
         self._counters: Counter[Any] = Counter()
         self._engine: Engine | None = None
-        self._waiting: list[tuple[str | None, int, Any]] = []  # promises given before the first batch
+        self._waiting: list[
+            tuple[str | None, Any, Any, dict[str, Any] | None]
+        ] = []  # promises given before the first batch
         self._reached = BEGINNING
         self._now: Any = None
         self._finished = False
@@ -143,17 +145,24 @@ class Runtime:
 
     # --- time --------------------------------------------------------------------------------------------------------
 
-    def punctuate(self, ts: Any, type: str | None = None, source: Any = None) -> Output:
+    def punctuate(
+        self, ts: Any, type: str | None = None, source: Any = None, key: Mapping[str, Any] | None = None
+    ) -> Output:
         """Promise that no event of ``type`` (None: any) from ``source`` (None: any) with time ``<= ts`` will arrive
         any more.
 
-        ``ts`` is in the stream's units, or a datetime where the time column holds timestamps.
+        ``ts`` is in the stream's units, or a datetime where the time column holds timestamps. ``key``: values of the
+        columns ``Stream(of_key=…)``; the promise is then about that key alone, whoever sends its events.
         """
         self._open()
+        if key is not None and (set(key) != set(self.stream.of_key) or source is not None):
+            raise ConfigError(
+                f"key={dict(key)!r}: give the columns of Stream(of_key={list(self.stream.of_key)!r}), and no source"
+            )
         if self._engine is None:
-            self._waiting.append((type, ts, source))
+            self._waiting.append((type, ts, source, None if key is None else dict(key)))
             return self._collect(iter(()))
-        self._engine.time.promise(type, self._units(ts), source)
+        self._promise(self._engine, type, ts, source, key)
         return self._collect(map(self._piece, self._engine.settle()))
 
     def observe(self, ts: int) -> Output:
@@ -285,12 +294,23 @@ class Runtime:
         engine = self._engine = Engine(self.stream, self._plans, schema, self._counters)
         if self._reached > BEGINNING:
             engine.time.reach(self._reached)
-        for type, ts, source in self._waiting:
-            engine.time.promise(type, self._units(ts), source)
+        for type, ts, source, key in self._waiting:
+            self._promise(engine, type, ts, source, key)
         self._waiting = []
         if self._now is not None:
             engine.time.hear(self._units(self._now))
         return engine
+
+    def _promise(self, engine: Engine, type: str | None, ts: Any, source: Any, key: Mapping[str, Any] | None) -> None:
+        if key is None:
+            engine.time.promise(type, self._units(ts), source)
+            return
+        schema = pa.schema([engine.intake.schema.field(name) for name in self.stream.of_key])
+        try:
+            row = pa.RecordBatch.from_pylist([dict(key)], schema)
+        except (pa.ArrowException, TypeError, ValueError) as problem:
+            raise ConfigError(f"key={dict(key)!r} does not fit the columns: {problem}") from problem
+        engine.time.promise(type, self._units(ts), None, row)
 
     def _retype(self, engine: Engine, given: pa.Schema, names: Iterable[str]) -> Engine:
         """Columns that were all null so far have found their type: the same state under the fuller schema."""

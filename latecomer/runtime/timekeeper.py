@@ -15,14 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.consistency.arrivals import Arrivals
-from latecomer.consistency.bounds import Bounds, History
+from latecomer.consistency.bounds import History
 from latecomer.consistency.clock import BEGINNING, FAR, Clock, QuorumClock, Silence, SourceClock, StreamClock
 from latecomer.consistency.generators import Combined, Setting
+from latecomer.consistency.keybounds import KeyHistory
 from latecomer.consistency.lateness import LatenessWindow
 from latecomer.consistency.policy import whole_units
 from latecomer.consistency.punctuation import ANY, Punctuation
 from latecomer.runtime.batches import AHEAD, OTHER, PUNCTUATION, Batch
+from latecomer.runtime.proofs import Proofs
 from latecomer.storage.columns import I64
+from latecomer.storage.hashing import U64, hash_columns
+from latecomer.storage.log import EventLog
+from latecomer.storage.store import Bools
 from latecomer.stream import Stream
 from latecomer.units import Duration
 
@@ -37,6 +42,7 @@ class Moments:
     clock: I64
     sources: I64
     history: History
+    keys: KeyHistory | None
     arrivals: Arrivals
     ahead: I64
     ahead_by: I64
@@ -48,7 +54,7 @@ class Timekeeper:
     ``proves``: whether some level lives by promises.
     """
 
-    def __init__(self, stream: Stream, types: Sequence[str], unit: str, proves: bool) -> None:
+    def __init__(self, stream: Stream, types: Sequence[str], unit: str, proves: bool, log: EventLog) -> None:
         self._stream, self._types = stream, types
         self._by_source = stream.source is not None
         declared = tuple(stream.sources or ())
@@ -59,7 +65,8 @@ class Timekeeper:
             self.clock = SourceClock(len(declared), idle)
         elif stream.quorum > 1:
             self.clock = QuorumClock(stream.quorum, len(declared), idle)
-        self.bounds = Bounds(len(types), len(declared))
+        self.proofs = Proofs(len(types), len(declared), stream.of_key, log)
+        self.bounds = self.proofs.bounds
         self._generators = (
             Combined(stream.promises, Setting(stream, unit, types)) if stream.promises and proves else None
         )
@@ -94,8 +101,9 @@ class Timekeeper:
             clock[events] = at_events
         arrivals = self._arrivals(batch, events, clock, sources)
         history = self._promise(batch, sources, known, before, arrivals, events)
+        keys = self._close_keys(batch)
         self._count(arrivals)
-        return Moments(events, clock, sources, history, arrivals, ahead, ahead_by)
+        return Moments(events, clock, sources, history, keys, arrivals, ahead, ahead_by)
 
     def _count(self, arrivals: Arrivals) -> None:
         """Note who sent how much, how late."""
@@ -175,8 +183,9 @@ class Timekeeper:
         return running
 
     def _promise(self, batch: Batch, sources: I64, known: I64, before: int, arrivals: Arrivals, events: I64) -> History:
-        """Take in the batch's punctuation and what generators make of its events; ``before``: sources known before it."""
-        rows = np.flatnonzero(batch.types == PUNCTUATION)
+        """Take in the batch's punctuation and what generators make of its events; ``before``: sources known before
+        it."""
+        rows = np.flatnonzero((batch.types == PUNCTUATION) & ~self._keyed(batch))
         parts = []
         if len(rows):
             parts.append(self._in_stream(batch, rows, sources, known))
@@ -191,12 +200,47 @@ class Timekeeper:
             return self.bounds.apply(NO_PROMISE)
         return self.bounds.apply(in_order(parts), back)
 
-    def _in_stream(self, batch: Batch, rows: I64, sources: I64, known: I64) -> Punctuation:
+    def _keyed(self, batch: Batch) -> Bools:
+        """Rows whose columns of ``of_key`` are all given: as punctuation they speak of that key alone."""
+        given = np.full(len(batch), bool(self._stream.of_key))
+        for name in self._stream.of_key:
+            given &= batch.columns[name].is_valid().to_numpy(zero_copy_only=False)
+        return given
+
+    def _close_keys(self, batch: Batch) -> KeyHistory | None:
+        """Take in the batch's punctuation for single keys."""
+        if not self._stream.of_key:
+            return None
+        rows = np.flatnonzero(batch.types == PUNCTUATION)
+        if not len(rows):
+            return KeyHistory(self.proofs.keys)
+        rows, kinds = self._spoken_of(batch, rows[self._keyed(batch)[rows]])
+        at = pa.array(rows)
+        columns = [batch.columns[name].take(at) for name in self._stream.of_key]
+        values = list(zip(*(c.to_pylist() for c in columns), strict=True))
+        return self._close(rows, kinds, batch.ts[rows], columns, values)
+
+    def _close(self, rows: I64, kinds: I64, ts: I64, columns: list[pa.Array], values: list[Any]) -> KeyHistory:
+        if len(rows):
+            self.proofs.keys_moved = True
+            self.proofs.keys.forget(self.bounds.least(range(len(self._types))))
+        return self.proofs.keys.apply(rows, kinds, ts, hash_columns(columns), values)
+
+    def key_hashes(self, batch: Batch, rows: I64) -> U64:
+        """Hashes of the keys that keyed punctuation may speak of."""
+        at = pa.array(rows)
+        return hash_columns([batch.columns[name].take(at) for name in self._stream.of_key])
+
+    def _spoken_of(self, batch: Batch, rows: I64) -> tuple[I64, I64]:
+        """Punctuation rows that speak of types that queries ask for, and the types' numbers."""
         of = batch.columns[self._stream.of].take(pa.array(rows))
         found = pc.index_in(of, value_set=pa.array(self._types, pa.string())).fill_null(-2).to_numpy()
         kinds = np.where(of.is_null().to_numpy(zero_copy_only=False), ANY, found).astype(np.int64)
-        heard = kinds != -2  # the others speak of types that no query asks for
-        rows, kinds = rows[heard], kinds[heard]
+        heard = kinds != -2
+        return rows[heard], kinds[heard]
+
+    def _in_stream(self, batch: Batch, rows: I64, sources: I64, known: I64) -> Punctuation:
+        rows, kinds = self._spoken_of(batch, rows)
         return Punctuation(rows, kinds, batch.ts[rows], sources[rows], known[rows])
 
     def _back(self, events: I64, arrivals: Arrivals, known: I64) -> Punctuation | None:
@@ -215,9 +259,16 @@ class Timekeeper:
         nothing = np.full(len(at), BEGINNING)
         return Punctuation(at, np.full(len(at), ANY), nothing, senders, known[at])
 
-    def promise(self, type: str | None, ts: int, source: Any) -> None:
-        """Take in one punctuation given by hand."""
+    def promise(self, type: str | None, ts: int, source: Any, key: pa.RecordBatch | None = None) -> None:
+        """Take in one punctuation given by hand; ``key``: for one key alone, as a batch of one row."""
         if type is not None and type not in self._types:
+            return
+        if key is not None:
+            [values] = key.to_pylist()
+            kind = ANY if type is None else list(self._types).index(type)
+            columns = [key.column(name) for name in self._stream.of_key]
+            one = tuple(values[name] for name in self._stream.of_key)
+            self._close(np.zeros(1, np.int64), np.full(1, kind), np.full(1, ts), columns, [one])
             return
         number = ANY if source is None else self._number(source)
         kind = ANY if type is None else list(self._types).index(type)
@@ -256,6 +307,7 @@ class Timekeeper:
         return {
             "clock": self.clock.dump(),
             "bounds": self.bounds.dump(),
+            "keys": self.proofs.keys.dump(),
             "sources": self.sources,
             "now": self.now,
             "silence": self._silence.dump(),
@@ -268,6 +320,7 @@ class Timekeeper:
     def load(self, state: dict[str, Any]) -> None:
         self.clock.load(state["clock"])
         self.bounds.load(state["bounds"])
+        self.proofs.keys.load(state["keys"])
         self.sources = state["sources"]
         self._numbers = {s: i for i, s in enumerate(self.sources)}
         self.now = state["now"]
