@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
+import io
 import json
+import re
+import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import latecomer
-from latecomer.cli import app
+from latecomer.cli import app, report, state
+from latecomer.cli.run import metrics
+from latecomer.consistency.clock import END
+
+run_module = importlib.import_module("latecomer.cli.run")
 
 THEFT = """PATTERN SEQ(Shelf s, !Counter c, Exit e)
 WHERE [tag] AND e.price > 100 AND c.till <> 'training' AND c.price >= s.price
@@ -45,7 +58,7 @@ def test_version(call):
     assert call("--version").stdout == f"latecomer {latecomer.__version__}\n"
 
 
-@pytest.mark.parametrize("command", [[], ["check"], ["run"], ["demo"]])
+@pytest.mark.parametrize("command", [[], ["check"], ["run"], ["explain"], ["demo"]])
 def test_help_has_an_example_or_the_exit_codes(call, command):
     result = call(*command, "--help")
     assert result.exit_code == 0
@@ -185,7 +198,14 @@ def test_a_wrong_query_shows_its_place(call):
             ["run", "-q", THEFT, "-i", "none.csv", "-o", "out.csv", "--level", "conservative"],
             "there is no file 'none.csv'",
         ),
-        (["run", "-q", THEFT, "-i", "a.csv", "-o", "a.csv"], "--input, --output and --late must differ"),
+        (["run", "-q", THEFT, "-i", "a.csv", "-o", "a.csv"], "--input and --output must differ"),
+        (
+            ["run", "-q", THEFT, "-i", "a.csv", "-o", "b.csv", "--snapshot", "b.csv"],
+            "--output and --snapshot must differ",
+        ),
+        (["run", "-q", THEFT, "-i", "a.csv", "-o", "b.csv", "--metrics-port", "65536"], "metrics-port"),
+        (["explain"], "Missing argument 'SNAPSHOT'"),
+        (["explain", "none.bin"], "there is no file 'none.bin'"),
         (["run", "-q", THEFT, "-i", "a.csv", "-o", "b.csv", "--batch-size", "0"], "batch-size"),
     ],
 )
@@ -327,8 +347,8 @@ def test_run_tells_people_what_happened(call, store, tmp_path):
     for text in (
         "11 events",
         "1 after_max_delay",
-        "1 rows malformed",
-        "1 events came twice",
+        "1 row malformed",
+        "1 event came again and counted once",
         f"Changes are in {out}",
         "--late FILE",
     ):
@@ -375,6 +395,241 @@ def test_the_command_in_a_process_of_its_own(store, tmp_path):
     bad = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (bad.returncode, bad.stdout) == (2, "")
     assert "Traceback" not in bad.stderr
+
+
+def test_run_may_follow_the_clocks_of_the_sources(call, store, tmp_path):
+    """By the least of the sources' clocks the far too late shelf is on time."""
+    level = ("--level", "aggressive(max_delay = 20 s)")
+    options = ("-q", THEFT, "-i", store, "-o", tmp_path / "out.jsonl", *level, *OPTIONS, "--json")
+    assert told(call("run", *options))["queries"][0]["late"] == {"after_max_delay": 1}
+    assert told(call("run", *options, "--clock", "source"))["queries"][0]["late"] == {}
+    result = call("run", *options, "--clock", "wall")
+    assert result.exit_code == 2
+    assert "clock='wall': allowed are stream or source" in result.stderr
+
+
+def test_run_takes_the_column_of_punctuation_by_name(call, tmp_path):
+    source = tmp_path / "in.csv"
+    source.write_text("type,ts,of,about\nA,1,,\nPUNCT,3,,X\nA,2,X,\n")
+    query = "PATTERN SEQ(A a, !X x) WITHIN 2 CONSISTENCY conservative"
+    options = (
+        "-q",
+        query,
+        "-i",
+        source,
+        "-o",
+        tmp_path / "out.jsonl",
+        "--unit",
+        "s",
+        "--punctuation",
+        "PUNCT",
+        "--json",
+    )
+    assert told(call("run", *options))["queries"][0]["late"] == {"after_punctuation": 1}
+    assert told(call("run", *options, "--of", "about"))["queries"][0]["late"] == {}
+
+
+# explain
+
+WAITING = """type,ts,id,device,tag
+Shelf,1,s1,shelves,a
+Exit,61,e1,doors,c
+Shelf,3,s2,shelves,b
+Exit,2,e2,doors,b
+"""
+HOLDS = ("--unit", "s", "--id", "id", "--source", "device", "--level", "kslack(10 s)")
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Path:
+    path = tmp_path / "waiting.csv"
+    path.write_text(WAITING)
+    return path
+
+
+OVERDUE = "PATTERN SEQ(Shelf s, !Exit e) WHERE [tag] WITHIN 2 min"
+
+
+def test_explain_tells_what_a_saved_run_held_before_its_end(call, waiting, tmp_path):
+    out, state = tmp_path / "out.jsonl", tmp_path / "state.bin"
+    summary = told(
+        call("run", "-q", OVERDUE, "-i", waiting, "-o", out, *HOLDS, "--snapshot", state, "--explain", "--json")
+    )
+    assert summary["queries"][0]["matches"] == 1  # decided by the end
+    facts = told(call("explain", state, "--json"))
+    lateness = {name: source.pop("lateness") for name, source in summary["explain"]["sources"].items()}
+    assert lateness["shelves"] == {"0.5": 0.0, "0.9": 58.0, "0.99": 58.0, "1.0": 58.0}
+    for described in (facts, summary["explain"]):
+        for source in described["sources"].values():
+            source.pop("share_late")
+            source.pop("lateness", None)
+    assert facts == summary["explain"]
+    assert facts["clock"] == 61
+    query = facts["queries"]["query"]
+    assert (query["k"], query["horizon"], query["held"]) == (10, 50, 1)
+    [match] = query["waiting"]
+    assert match["events"] == ["s1"]
+    assert match["scopes"] == [{"type": "Exit", "ends": 121, "horizon": 50, "waits_for": "the clock", "source": None}]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_explain_prints_a_page_for_readers(call, monkeypatch, waiting, tmp_path, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    out, state = tmp_path / "out.jsonl", tmp_path / "state.bin"
+    ran = call("run", "-q", OVERDUE, "-i", waiting, "-o", out, *HOLDS, "--snapshot", state, "--explain")
+    assert ran.exit_code == 0
+    asked = call("explain", state)
+    assert asked.exit_code == 0
+    summary, before_the_end = ran.stdout.split("Before the end:\n\n")
+    assert "1 match" not in summary
+    page = [line.split() for line in before_the_end.splitlines()]
+    for line in (
+        "Clock 61 s",
+        "Came 4 rows, 4 events",
+        "doors 2 1 at it 50 % 0 s 59 s 59 s 59 s",
+        "shelves 2 1 58 s behind 50 % 0 s 58 s 58 s 58 s",
+        "Known up to 50, 11 s behind the clock",
+        "Slack 10 s",
+        "A match waits until the clock is past s.ts + 2 min + 10 s",
+        "Held now 1 event in stores, 1 in sort buffers; 1 match waits",
+        "Found 0 matches, 0 taken back; 2 events after_k",
+        "match no until to go waits for",
+        "s1 Exit 121 1 min 11 s the clock",
+    ):
+        assert line.split() in page, before_the_end
+    assert max(map(len, asked.stdout.splitlines())) <= width
+    assert "A match waits" in asked.stdout
+    assert "59 s  59 s" not in asked.stdout  # lateness is not saved
+
+
+def test_explain_names_the_source_that_holds_a_match_back(call, tmp_path):
+    stream = latecomer.Stream(id="id", source="device", clock="source", sources=["shelves", "doors"])
+    when = pa.array([0, 3_600_000, 4_000_000], pa.timestamp("ms"))
+    events = {"id": ["s1", "e1", "s2"], "type": ["Shelf", "Exit", "Shelf"], "ts": when, "tag": ["a", "b", "a"]}
+    query = latecomer.Query(OVERDUE, name="overdue", level=latecomer.Aggressive("1 h"))
+    runtime = latecomer.Runtime(stream, query)
+    runtime.process(pa.table(events | {"device": ["doors", "doors", "shelves"]}))
+    state = tmp_path / "state.bin"
+    state.write_bytes(runtime.snapshot())
+    page = call("explain", state).stdout
+    assert "Clock  1970-01-01 01:00:00\n" in page.replace(" \n", "\n").replace("  \n", "\n")
+    assert ["s2", "Exit", "1970-01-01", "01:08:40", "8", "min", "40", "s", "the", "clock", "of", "doors"] in [
+        line.split() for line in page.splitlines()
+    ]
+
+
+def test_explain_says_that_nothing_was_proven(call, tmp_path):
+    query = latecomer.Query(THEFT, name="theft", level=latecomer.Conservative(on_late="amend"))
+    runtime = latecomer.Runtime(latecomer.Stream(unit="s"), query)
+    state = tmp_path / "state.bin"
+    state.write_bytes(runtime.snapshot())
+    assert "no event has come yet" in call("explain", state).stdout
+    runtime.process([{"type": "Shelf", "ts": 1, "tag": "a", "price": 1, "till": None}])
+    state.write_bytes(runtime.snapshot())
+    page = call("explain", state).stdout
+    assert "nothing yet: all is kept until punctuation comes, or finish()" in page
+    assert "finality: late events are applied" in page
+    runtime.punctuate(5, type="Counter")
+    state.write_bytes(runtime.snapshot())
+    assert "Counter up to 5" in call("explain", state).stdout
+
+
+def test_explain_lists_the_largest_sources(call, tmp_path):
+    runtime = latecomer.Runtime(
+        latecomer.Stream(unit="s", source="from", idle_timeout="1 min"),
+        latecomer.Query(OVERDUE, name="overdue", level=latecomer.Aggressive("1 h")),
+    )
+    senders = [f"s{i}" for i in range(25) for _ in range(i + 1)] + [None]
+    runtime.process([{"type": "Shelf", "ts": n, "tag": "a", "from": sender} for n, sender in enumerate(senders)])
+    runtime.advance(1_000)
+    runtime.advance(1_060)
+    state = tmp_path / "state.bin"
+    state.write_bytes(runtime.snapshot())
+    page = call("explain", state).stdout
+    listed = [line.split() for line in page.splitlines()]
+    assert ["s24", "25", "0", "11", "min", "16", "s", "behind,", "idle"] in listed  # the clock follows now
+    assert "s4" not in {line[0] for line in listed if line}
+    assert ["6", "more", "16", "0"] in listed
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-3], lambda data: b"no state", lambda data: b""])
+def test_a_damaged_state_ends_with_4(call, tmp_path, damage):
+    query = latecomer.Query(OVERDUE, name="overdue", level=latecomer.Aggressive("1 h"))
+    state = tmp_path / "state.bin"
+    state.write_bytes(damage(latecomer.Runtime(latecomer.Stream(unit="s"), query).snapshot()))
+    result = call("explain", state)
+    assert result.exit_code == 4
+    assert result.stderr.startswith("error: ")
+    assert result.stdout == ""
+
+
+def test_times_and_lengths_in_words():
+    assert doctest.testmod(state)[0] == doctest.testmod(report)[0] == 0
+    times = state.Times("ms", timestamps=True)
+    assert times.at(-1) == "1969-12-31 23:59:59.999"
+    assert times.at(1_357_034_400_120) == "2013-01-01 10:00:00.12"
+    assert times.at(END) == "the end"
+    assert times.at(2**61) == f"{2**61} ms"  # beyond the calendar
+    assert [times.length(n) for n in (0, 250, 1_000, 61_001, 86_400_000 * 400 + 3_600_000, 86_401_000)] == [
+        "0 ms", "250 ms", "1 s", "1 min 1 s", "400 d 1 h", "1 d",
+    ]  # fmt: skip
+    assert (times.apart(5, 5), times.apart(4, 5), times.apart(7, 5)) == ("at it", "1 ms behind", "2 ms ahead")
+    assert [state._bytes(n) for n in (0, 999, 1_500, 123_456_789, 5_000_000_000)] == [
+        "0 bytes", "999 bytes", "1.5 kB", "123 MB", "5.0 GB",
+    ]  # fmt: skip
+
+
+# metrics
+
+
+def test_run_shows_its_metrics_while_it_runs(call, waiting, tmp_path, monkeypatch):
+    """A scrape after each chunk of the file sees what has come by then."""
+    seen = []
+
+    def look_and_scrape(runtime, port, console):
+        with metrics(runtime, port, console) as look:
+            url = re.search(r"http://127.0.0.1:\d+/metrics", console.file.getvalue())[0]
+
+            def both():
+                look()
+                text = urllib.request.urlopen(url, timeout=10).read().decode()
+                seen.append(re.findall(r'^latecomer_events_total.*runtime="run".* ([0-9.]+)$', text, re.MULTILINE))
+
+            yield both
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(url, timeout=10)
+
+    monkeypatch.setattr(run_module, "LOOK", 0.0)
+    runtime = latecomer.Runtime(latecomer.Stream(unit="s"), latecomer.Query(OVERDUE, level=latecomer.KSlack("1 s")))
+    with contextmanager(look_and_scrape)(runtime, 0, Console(file=io.StringIO(), width=200)) as look:
+        for n in range(3):
+            runtime.process([{"type": "Shelf", "ts": n, "tag": "a"}])
+            look()
+    assert seen == [["1.0"], ["2.0"], ["3.0"]]
+    result = call("run", "-q", OVERDUE, "-i", waiting, "-o", tmp_path / "out.jsonl", *HOLDS, "--metrics-port", 0)
+    assert result.exit_code == 0
+    assert "Metrics are at http://127.0.0.1:" in result.stderr
+
+
+def test_a_port_in_use_ends_with_2(call, waiting, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        out = tmp_path / "out.jsonl"
+        result = call("run", "-q", OVERDUE, "-i", waiting, "-o", out, *HOLDS, "--metrics-port", port)
+    assert result.exit_code == 2
+    assert f"--metrics-port {port}: " in result.stderr
+    assert not out.exists()
+
+
+def test_metrics_say_what_is_missing(call, waiting, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    out = tmp_path / "out.jsonl"
+    result = call("run", "-q", OVERDUE, "-i", waiting, "-o", out, *HOLDS, "--metrics-port", 0)
+    assert result.exit_code == 2
+    assert "pip install 'latecomer[metrics]'" in result.stderr
+    assert not out.exists()
 
 
 # demo

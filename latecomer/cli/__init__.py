@@ -1,4 +1,4 @@
-"""The command line: ``latecomer check``, ``latecomer run`` and ``latecomer demo``.
+"""The command line: ``latecomer check``, ``run``, ``explain`` and ``demo``.
 
 Rules: results go to stdout, everything else to stderr; ``--json`` prints one JSON document and nothing besides; an
 error is a text, not a traceback, and its kind is the exit code. The engine is imported by the commands that need it, so

@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 
 from latecomer.cli.check import check
 from latecomer.cli.demo import demo
+from latecomer.cli.explain import explain
 from latecomer.cli.run import run
 from latecomer.errors import LatecomerError, SchemaError, StateError
 
@@ -62,6 +63,7 @@ app = typer.Typer(
 )
 app.command()(check)
 app.command()(run)
+app.command()(explain)
 app.command()(demo)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -86,7 +87,7 @@ def _level(plan: Plan) -> dict[str, Any]:
             meaning = f"{first}, and takes an answer back when a late event makes it wrong"
     amends = plan.level.on_late == "amend"
     if amends:
-        meaning += "; events that break its promise are applied all the same, as marked corrections"
+        meaning += "; but events that break its promise are applied all the same, as marked corrections"
     return {
         "text": str(plan.level),
         "meaning": meaning,
@@ -183,23 +184,28 @@ def show(told: dict[str, Any], console: Console) -> None:
         ("Equal in all", Text(", ".join(told["key"]) or "–")),
         ("Conditions", _lines(told["conditions"])),
         ("No", _lines([_negation_line(n) for n in told["negations"]])),
-        ("Window", Text(_with_units(told["window"]))),
+        ("Window", Text(with_units(told["window"]))),
         ("Returns", _lines([f"{r['name']} = {r['value']}" for r in told["returns"]])),
         ("Level", Text(f"{told['level']['text']}: {told['level']['meaning']}")),
         ("A match waits", _lines(told["waits"])),
-        ("State is kept", Text(_with_units(told["retention"]))),
+        ("State is kept", Text(with_units(told["retention"]))),
     ]
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="bold")
-    grid.add_column()
+    console.print(Padding(grid(rows), (1, 0, 0, 0), expand=False))
+
+
+def grid(rows: Sequence[tuple[str, RenderableType]]) -> Table:
+    """Labels and what they say, one below the other."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
     for label, value in rows:
-        grid.add_row(label, value)
-    console.print(Padding(grid, (1, 0, 0, 0)))
+        table.add_row(label, value)
+    return table
 
 
 def _section(console: Console, title: str, body: RenderableType) -> None:
     console.print(Text(title, style="bold"))
-    console.print(Padding(body, (0, 0, 0, 2)))
+    console.print(Padding(body, (0, 0, 0, 2), expand=False))
 
 
 def _negation_line(negation: dict[str, Any]) -> str:
@@ -209,10 +215,20 @@ def _negation_line(negation: dict[str, Any]) -> str:
     )
 
 
-def _with_units(length: dict[str, Any]) -> str:
+def with_units(length: dict[str, Any]) -> str:
+    """A length as the user wrote it, and in the stream's units where these are known."""
     return (
         str(length["text"]) if length["units"] is None else f"{length['text']} ({length['units']:,} {length['unit']})"
     )
+
+
+def some(count: int, what: str, plural: str | None = None) -> str:
+    """A number of things.
+
+    >>> some(1, "event"), some(2_000, "event"), some(0, "match", "matches")
+    ('1 event', '2,000 events', '0 matches')
+    """
+    return f"{count:,} {what if count == 1 else plural or what + 's'}"
 
 
 def _lines(texts: list[str]) -> RenderableType:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from latecomer.cli.inputs import (
     ColumnsOption,
@@ -29,12 +27,12 @@ from latecomer.cli.inputs import (
 from latecomer.errors import ConfigError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from latecomer.query import Query
+    from latecomer.runtime import Runtime
 
 #: Large enough that the cost per batch vanishes, small enough that a batch fits the processor's cache.
 BATCH = 8_192
+#: Seconds between two looks at the runtime for whoever scrapes its metrics.
+LOOK = 1.0
 
 
 def run(
@@ -75,49 +73,96 @@ def run(
         str | None,
         typer.Option(metavar="COLUMN", help="Column of the events' sources; late events are told by source."),
     ] = None,
+    clock: Annotated[
+        str,
+        typer.Option(
+            metavar="stream|source",
+            help="How far time has come: the largest event time seen, or the least of the sources' own.",
+        ),
+    ] = "stream",
     punctuation: Annotated[
         str | None,
         typer.Option(
-            metavar="TYPE",
-            help="Type of the rows that are punctuation; their column 'of' names the type they speak of.",
+            metavar="TYPE", help="Type of the rows that are punctuation: no event up to their time will follow."
         ),
     ] = None,
+    of: Annotated[
+        str,
+        typer.Option(metavar="COLUMN", help="Column that names the type a punctuation speaks of; empty: all types."),
+    ] = "of",
     unit: UnitOption = None,
     column: ColumnsOption = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Events per batch; the answer does not depend on it.")] = BATCH,
+    snapshot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Save the state here as it is before the end, for 'latecomer explain'."),
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what is held before the end, and what each match waits for.")
+    ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            metavar="PORT",
+            help="While it runs, show Prometheus metrics on this port of this machine (0: any free one).",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Replay a file of events and write the changes: one row per match found (insert) or taken back (delete).
+
+    With the end of the file all that still waits is decided.
 
     Example:
 
     [bold]latecomer run -q theft.query -i events.csv --unit s -o changes.csv --late late.csv[/bold]
     """
+    from latecomer.cli.state import plain, show
+    from latecomer.cli.tally import Tally
     from latecomer.connectors.files import EventWriter, open_events
     from latecomer.runtime import Runtime
     from latecomer.stream import Stream
 
-    check_paths(input_, output, late)
+    check_paths(input=input_, output=output, late=late, snapshot=snapshot)
     queries = read_queries(query, level)
     events = open_events(input_, time=ts, text=(type_,), types=read_columns(column))
-    stream = Stream(type=type_, ts=ts, id=id_, source=source, unit=unit, punctuation=punctuation, schema=events.schema)
+    stream = Stream(
+        type=type_,
+        ts=ts,
+        id=id_,
+        source=source,
+        unit=unit,
+        clock=clock,  # type: ignore[arg-type]  # checked by Stream
+        punctuation=punctuation,
+        of=of,
+        schema=events.schema,
+    )
     check_columns(queries, stream, input_, events.schema)
     runtime = Runtime(stream, queries)
     tally = Tally(queries)
+    told: dict[str, Any] = {}
+    saved = b""
     begun = time.perf_counter()
     with ExitStack() as stack:
+        console = Console(stderr=True, quiet=as_json)
+        look = stack.enter_context(metrics(runtime, metrics_port, console))
         changes_file = stack.enter_context(EventWriter(output))
         late_file = stack.enter_context(EventWriter(late)) if late is not None else None
-        console = Console(stderr=True, quiet=as_json)
         status = stack.enter_context(console.status("Reading"))
 
         def steps() -> Iterator[Any]:
+            nonlocal told, saved
             for chunk in events.chunks(batch_size, arrival=arrival):
                 tally.events += chunk.table.num_rows + len(chunk.rejects)
                 yield from runtime.stream_pieces(chunk.table)  # of bounded size, however many matches there are
                 if chunk.rejects:
                     yield runtime.reject(chunk.rejects)
                 status.update(f"{tally.events:,} events, {tally.net:,} matches")
+                look()
+            told = runtime.explain() if explain else {}
+            saved = runtime.snapshot() if snapshot is not None else b""
             yield runtime.finish()
 
         for out in steps():
@@ -125,97 +170,71 @@ def run(
             changes_file.write(out.changes)
             if late_file is not None:
                 late_file.write(out.late)
+    if snapshot is not None:
+        write_whole(snapshot, saved)
     tally.seconds = time.perf_counter() - begun
     tally.duplicates = int(runtime.counters["duplicates"])
     if as_json:
-        typer.echo(json.dumps(tally.told(input_, output, late), indent=2, ensure_ascii=False))
+        document = tally.told(input_, output, late) | ({"explain": plain(told)} if explain else {})
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
-        tally.show(Console(), output, late)
+        page = Console()
+        tally.show(page, output, late)
+        if explain:
+            page.print("\nBefore the end:\n", highlight=False)
+            show(told, [q.plan for q in queries], page)
 
 
-def check_paths(source: Path, output: Path, late: Path | None) -> None:
+@contextmanager
+def metrics(runtime: Runtime, port: int | None, console: Console) -> Iterator[Callable[[], None]]:
+    """Serve the runtime's metrics to this machine, if a port is given; what is yielded brings them up to date, now and
+    then.
+    """
+    if port is None:
+        yield lambda: None
+        return
+    from latecomer.connectors.metrics import Metrics
+
+    shown = Metrics("run")  # says what is missing, if it is
+    from prometheus_client import start_http_server
+
+    try:
+        server, thread = start_http_server(port, addr="127.0.0.1")
+    except OSError as problem:
+        raise ConfigError(f"--metrics-port {port}: {problem.strerror}; give another port, or 0 for any free") from None
+    console.print(f"Metrics are at http://127.0.0.1:{server.server_port}/metrics", highlight=False)
+    due = 0.0
+
+    def look() -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            shown.update(runtime)
+            due = time.monotonic() + LOOK
+
+    try:
+        yield look
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        shown.close()
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        partial.write_bytes(data)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def check_paths(**files: Path | None) -> None:
     """Raise ConfigError when one file is named for two purposes."""
-    named = [path.resolve() for path in (source, output, late) if path is not None]
-    if len(set(named)) != len(named):
-        raise ConfigError("one file is named for two purposes: --input, --output and --late must differ")
-
-
-@dataclass
-class Tally:
-    """What came in and what came out, counted from the outputs themselves."""
-
-    queries: Sequence[Query]
-    events: int = 0
-    duplicates: int = 0
-    seconds: float = 0.0
-    #: (query, op) -> changes
-    changes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    #: (query or None for the stream itself, reason) -> late rows
-    late: Counter[tuple[str | None, str]] = field(default_factory=Counter)
-
-    def take(self, changes: pa.Table, late: pa.Table) -> None:
-        """Count one output."""
-        self.changes.update(_count(changes, "query", "op"))
-        self.late.update(_count(late, "query", "reason"))
-
-    @property
-    def net(self) -> int:
-        """Matches that stand: insertions minus deletions."""
-        return sum(n if op == "insert" else -n for (_, op), n in self.changes.items())
-
-    def told(self, source: Path, output: Path, late: Path | None) -> dict[str, Any]:
-        """The summary for machines."""
-        return {
-            "input": str(source),
-            "output": str(output),
-            "late_output": None if late is None else str(late),
-            "events": self.events,
-            "duplicates": self.duplicates,
-            "seconds": round(self.seconds, 3),
-            "queries": [
-                {
-                    "name": q.name,
-                    "level": str(q.level),
-                    "matches": self.changes[q.name, "insert"] - self.changes[q.name, "delete"],
-                    "inserted": self.changes[q.name, "insert"],
-                    "deleted": self.changes[q.name, "delete"],
-                    "late": self._reasons(q.name),
-                }
-                for q in self.queries
-            ],
-            "late": self._reasons(None),
-        }
-
-    def _reasons(self, query: str | None) -> dict[str, int]:
-        return {reason: n for (name, reason), n in sorted(self.late.items(), key=str) if name == query}
-
-    def show(self, console: Console, output: Path, late: Path | None) -> None:
-        """The summary for a reader."""
-        rate = f", {self.events / self.seconds:,.0f} per second" if self.seconds else ""
-        console.print(f"{self.events:,} events in {self.seconds:.2f} s{rate}", highlight=False)
-        table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
-        for name in ("query", "level"):
-            table.add_column(name)
-        for name in ("matches", "taken back", "late events"):
-            table.add_column(name, justify="right")
-        for q in self.queries:
-            inserted, deleted = self.changes[q.name, "insert"], self.changes[q.name, "delete"]
-            reasons = self._reasons(q.name)
-            late_text = ", ".join(f"{n:,} {reason}" for reason, n in reasons.items()) or "0"
-            table.add_row(q.name, str(q.level), f"{inserted - deleted:,}", f"{deleted:,}", late_text)
-        console.print(table)
-        for reason, n in self._reasons(None).items():
-            console.print(f"{n:,} rows {reason}", highlight=False)
-        if self.duplicates:
-            console.print(f"{self.duplicates:,} events came twice and counted once", highlight=False)
-        console.print(f"Changes are in {output}" + (f", late rows in {late}" if late else ""), highlight=False)
-        if late is None and self.late:
-            console.print("Late rows were counted and not kept: --late FILE keeps them", highlight=False)
-
-
-def _count(table: pa.Table, *columns: str) -> dict[tuple[Any, ...], int]:
-    """How many rows have each combination of values."""
-    if not table.num_rows:
-        return {}
-    counted = table.group_by(list(columns)).aggregate([([], "count_all")]).to_pylist()
-    return {tuple(row[c] for c in columns): row["count_all"] for row in counted}
+    purposes: dict[Path, str] = {}
+    for purpose, path in files.items():
+        if path is not None:
+            other = purposes.setdefault(path.resolve(), purpose)
+            if other != purpose:
+                raise ConfigError(f"{str(path)!r} is named for two purposes: --{other} and --{purpose} must differ")
