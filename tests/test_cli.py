@@ -518,6 +518,19 @@ def test_explain_names_the_source_that_holds_a_match_back(call, tmp_path):
     ]
 
 
+def test_explain_shows_no_match_that_is_known_to_be_none(call, tmp_path):
+    query = latecomer.Query(OVERDUE, name="overdue", level=latecomer.Aggressive("1 h"))
+    runtime = latecomer.Runtime(latecomer.Stream(id="id", unit="s"), query)
+    runtime.process([{"id": n, "type": "Shelf", "ts": n, "tag": n} for n in range(30)])
+    runtime.process([{"id": 100 + n, "type": "Exit", "ts": 50, "tag": n} for n in range(10)])
+    state = tmp_path / "state.bin"
+    state.write_bytes(runtime.snapshot())
+    facts = told(call("explain", state, "--json"))["queries"]["overdue"]
+    assert facts["held"] == 20
+    assert [match["events"] for match in facts["waiting"]] == [[n] for n in range(10, 20)]
+    assert "  10 more" in call("explain", state).stdout
+
+
 def test_explain_says_that_nothing_was_proven(call, tmp_path):
     query = latecomer.Query(THEFT, name="theft", level=latecomer.Conservative(on_late="amend"))
     runtime = latecomer.Runtime(latecomer.Stream(unit="s"), query)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from latecomer.consistency.clock import BEGINNING, END
 from latecomer.query.plan import Plan
 from latecomer.runtime.engine import Engine
 from latecomer.runtime.lane import Lane, QueryState
+from latecomer.runtime.rows import Rows
 from latecomer.runtime.timekeeper import WATCHED
 from latecomer.storage.store import View
 
@@ -79,6 +81,8 @@ def _query(engine: Engine, lane: Lane, query: QueryState) -> dict[str, Any]:
     else:
         rule = f"{retention} {engine.unit} behind the clock: window {window} + what the level may still need"
     stores = {s: lane.stores[s] for s in query.pattern.selections()}
+    waiting = query.holding.waiting()
+    waiting = waiting.take(query.matcher.alive(waiting))  # the others are known to be none
     return {
         "level": str(plan.level),
         "window": window,
@@ -89,8 +93,8 @@ def _query(engine: Engine, lane: Lane, query: QueryState) -> dict[str, Any]:
         **lane.policy.facts(),
         "stored": sum(s.count(View.ALL) for s in stores.values()),
         "buffered": lane.buffered(),
-        "held": len(query.holding),
-        "waiting": _waiting(engine, lane, query),
+        "held": len(waiting),
+        "waiting": _sample(engine, lane, query, waiting),
     }
 
 
@@ -149,14 +153,13 @@ def _sources(engine: Engine) -> dict[Any, dict[str, Any]]:
     return result
 
 
-def _waiting(engine: Engine, lane: Lane, query: QueryState) -> list[dict[str, Any]]:
-    """A sample of held matches: their events, and for each scope still open its end and the promise that is missing."""
-    if not query.horizons or not len(query.holding):
-        return []
-    rows = query.holding.waiting()
+def _sample(engine: Engine, lane: Lane, query: QueryState, rows: Rows) -> list[dict[str, Any]]:
+    """Some of the waiting matches: their events, and for each scope still open its end and the promise that is
+    missing."""
+    rows = rows.take(np.arange(min(SAMPLE, len(rows))))
     ends = query.holding.ends(rows)
     result = []
-    for i in range(min(SAMPLE, len(rows))):
+    for i in range(len(rows)):
         refs = [rows.ref(p)[i : i + 1] for p in query.pattern.positives]
         open_scopes = []
         for negation, end, horizon in zip(query.pattern.plan.negations, ends, query.horizons, strict=True):
