@@ -154,6 +154,10 @@ def test_a_negation_at_the_end_waits_and_can_be_taken_back():
     assert (
         tell(start(text, lc.Aggressive(5)), "a1 b2 f11 c11 f12 .") == {}
     )  # equal to the clock is not late, and counts
+    assert tell(start(text, lc.Aggressive(5)), "a1 b2 f11 c11+f12 .") == {}  # killed in the batch that would release it
+    assert tell(start(text, lc.Aggressive(5)), "a1 b2 f12+c11 .") == {}
+    assert tell(start(text, lc.Aggressive(5)), "a1+b2+c11+f12 .") == {}
+    assert tell(start(text, lc.Aggressive(5)), "a1 b2 f12 c11+b3 .") == {"f12": ["+a1 b2"], "c11+b3": ["-a1 b2"]}
     assert tell(start(text, lc.Conservative()), "a1 b2 c5 <C,50> .") == {}
     assert tell(start(text, lc.Conservative()), "a1 b2 f40 <C,10> <C,11>") == {"<C,11>": ["+a1 b2"]}
     assert tell(start(text, lc.KSlack(3)), "a1 b2 f14 f15") == {"f15": ["+a1 b2"]}
@@ -182,6 +186,18 @@ def test_exactly_k_old_is_still_on_time(level, on_time):
 def test_k_slack_lets_an_event_in_when_the_clock_is_k_ahead():
     """Liu 2012, §3.5: with the test ts <= c - K."""
     assert tell(start("PATTERN SEQ(A a, B b) WITHIN 10 s", lc.KSlack(5)), "b15 a12 f19 f20") == {"f20": ["+a12 b15"]}
+
+
+def test_k_slack_gives_matches_in_order_of_completion():
+    """Liu 2012, §3.4, ordered output: also where some matches have a scope to wait for and others have none left."""
+    runtime = start("PATTERN SEQ(A a, B b, !C c) WITHIN 10 s", lc.KSlack(2))
+    assert tell(runtime, "a0 b3 a1 b4") == {}
+    out = take(runtime, "b11+f10+f14")  # a1 b11 ends its window itself, the others wait for it
+    assert changes(out)[:2] in (["+a0 b3", "+a0 b4"], ["+a0 b4", "+a0 b3"])
+    assert sorted(changes(out)[2:]) == ["+a1 b11", "+a1 b3", "+a1 b4"]
+    runtime = start("PATTERN SEQ(A a, B b) WITHIN 10 s", lc.KSlack(2))
+    told = changes(take(runtime, "a3+a1+b7+b5+b6+f9+b8"))
+    assert [change.split()[-1] for change in told] == ["b5", "b5", "b6", "b6", "b7", "b7"]
 
 
 def test_punctuation_excludes_its_own_time():
