@@ -29,9 +29,9 @@ _TITLES = {
 
 #: What the columns mean, to be printed below the table.
 LEGEND = """
-wait: until a match leaves, from the arrival of its last event (median, and 95 %)
+wait: until a match leaves, from the arrival of its last event (median, 95 %)
 precision, recall: what holds in the end, against the complete, sorted year
-aggressive: corrects itself for 22 h; patient: and waits 30 min before it answers"""
+aggressive: corrects itself for 22 h; patient: waits 30 min before it answers"""
 
 
 @dataclass(frozen=True, slots=True)
