@@ -217,9 +217,8 @@ def _negation_line(negation: dict[str, Any]) -> str:
 
 def with_units(length: dict[str, Any]) -> str:
     """A length as the user wrote it, and in the stream's units where these are known."""
-    return (
-        str(length["text"]) if length["units"] is None else f"{length['text']} ({length['units']:,} {length['unit']})"
-    )
+    text, units = str(length["text"]), f"{length['units']} {length['unit']}"
+    return text if length["units"] is None or text.startswith(units) else f"{text} ({units})"
 
 
 def some(count: int, what: str, plural: str | None = None) -> str:

@@ -26,7 +26,7 @@ SOURCES = 20
 CAME = {
     "other_types": "of types that no query asks for",
     "punctuation": "punctuation",
-    "duplicates": "duplicates",
+    "duplicates": "repeated",
     "conflicts": "of these with other content",
     "malformed": "malformed",
     "ahead": "too far ahead",
