@@ -13,7 +13,7 @@ STREAM = lc.Stream(id="id", unit="s", punctuation="PUNCT", of_key="k")
 
 
 def scripted(choose, keys="uvw"):
-    """Rows in arrival order in which each keyed punctuation is true: nothing of its key and type at or below it follows."""
+    """Rows in arrival order; each keyed punctuation is true: nothing of its key and type at or below it follows."""
     events = [
         {"id": i, "type": choose.choice("ABC"), "ts": choose.randint(0, 30), "k": choose.choice(keys)}
         for i in range(choose.randint(5, 30))
@@ -71,7 +71,8 @@ def test_a_closed_key_releases_its_own_matches_only():
     out = runtime.punctuate(4, type="B", key={"k": "u"})
     assert out.changes["events"].to_pylist() == [[1, 2]]
     late = runtime.process([{"id": 5, "type": "B", "ts": 3, "k": "u"}, {"id": 6, "type": "B", "ts": 3, "k": "v"}]).late
-    assert late.select(["id", "reason", "late_by"]).to_pylist() == [{"id": 5, "reason": "after_punctuation", "late_by": 2}]
+    [row] = late.select(["id", "reason", "late_by"]).to_pylist()
+    assert row == {"id": 5, "reason": "after_punctuation", "late_by": 2}
     assert runtime.finish().changes.num_rows == 0  # event 6 killed the other
 
 

@@ -144,6 +144,7 @@ class _PerSource:
     def __init__(self, declared: int, idle_timeout: int | None) -> None:
         self.value: int = BEGINNING
         self.sources: I64 = np.full(declared, BEGINNING, np.int64)
+        self._declared = declared
         self._silence = Silence(declared, idle_timeout)
 
     def reach(self, ts: int) -> None:
@@ -155,10 +156,10 @@ class _PerSource:
     def idle(self, source: int) -> bool:
         return source < len(self.sources) and bool(self._silence.idle[source])
 
-    def _grow(self, sources: int, start: int) -> None:
+    def _grow(self, sources: int) -> None:
         missing = sources - len(self.sources)
         if missing > 0:
-            self.sources = np.append(self.sources, np.full(missing, start))
+            self.sources = np.append(self.sources, np.full(missing, BEGINNING))
             self._silence.grow(sources)
 
     def dump(self) -> dict[str, Any]:
@@ -206,7 +207,11 @@ class SourceClock(_PerSource):
 
     def _join(self, source: int, ts: int) -> None:
         """The first event of a source, or the first after it was idle."""
-        self._grow(source + 1, max(ts, self.value))
+        known = len(self.sources)
+        self._grow(source + 1)
+        self._silence.idle[known:] = True  # sources in between are only known by name: they hold nothing
+        if source >= self._declared and self.sources[source] == BEGINNING:
+            ts = max(ts, self.value)
         self.sources[source] = max(int(self.sources[source]), ts)
         self._silence.spoke(np.array([source]))
         self._combine()
@@ -274,7 +279,7 @@ class QuorumClock(_PerSource):
         return np.concatenate(pieces) if pieces else ts
 
     def _observe_some(self, ts: I64, sources: I64) -> I64:
-        self._grow(int(sources.max()) + 1, BEGINNING)
+        self._grow(int(sources.max()) + 1)
         self._silence.spoke(sources)
         senders, row = np.unique(sources, return_inverse=True)
         clocks = np.full((len(senders), len(ts) + 1), BEGINNING)

@@ -117,7 +117,11 @@ class SourceSlack:
         if not len(arrivals.ts):
             return arrivals.ts
         of = np.array([self._by_source.get(name, self._default) for name in arrivals.names])
-        return self._clock.observe(arrivals.ts - of[arrivals.sources], arrivals.sources)
+        limits: I64 = self._clock.observe(arrivals.ts - of[arrivals.sources], arrivals.sources)
+        # What is known of the stream's clock from elsewhere counts too.
+        limits = np.maximum(limits, arrivals.clock - self.longest)
+        self._clock.reach(int(limits[-1]))
+        return limits
 
     def advance(self, clock: int, now: int | None) -> None:
         self._clock.reach(clock - self.longest)

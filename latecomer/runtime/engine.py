@@ -156,9 +156,8 @@ class Engine:
         self.time.proofs.keys_moved = False
         self._purge()
 
-    def _advance(self, lane: Lane, clock: int | None = None) -> None:
+    def _advance(self, lane: Lane, clock: int | None = None, now: int | None = None) -> None:
         lane.clock = self.time.clock.value if clock is None else clock
-        now = None if self.time.now == BEGINNING else self.time.now
         lane.policy.advance(lane.clock, now)
 
     def _malformed(self, batch: Batch) -> Iterator[Piece]:
@@ -332,17 +331,22 @@ class Engine:
 
     def settle(self) -> Iterator[Piece]:
         """Let the lanes act on clock and promises as they are now."""
-        yield from self._settle(None)
+        yield from self._settle(None, None)
+
+    def hear(self, now: int) -> Iterator[Piece]:
+        """It is ``now`` on the wall clock, in units of event time."""
+        self.time.hear(now)
+        yield from self._settle(None, self.time.now)
 
     def finish(self) -> Iterator[Piece]:
         """The stream has ended: every promise is complete."""
         self.time.promise(None, END, None)
-        yield from self._settle(END)
+        yield from self._settle(END, None)
 
-    def _settle(self, clock: int | None) -> Iterator[Piece]:
+    def _settle(self, clock: int | None, now: int | None) -> Iterator[Piece]:
         nothing = np.zeros(0, np.int64)
         for lane in self.lanes:
-            self._advance(lane, clock)
+            self._advance(lane, clock, now)
             yield from self._write(lane.step(None, None, nothing, nothing, self.time.proofs))
         self.time.proofs.keys_moved = False
         self._purge()

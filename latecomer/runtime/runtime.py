@@ -92,7 +92,7 @@ class Runtime:
             tuple[str | None, Any, Any, dict[str, Any] | None]
         ] = []  # promises given before the first batch
         self._reached = BEGINNING
-        self._now: Any = None
+        self._nows: list[Any] = []
         self._finished = False
         declared = stream.declared
         if declared is not None and {stream.type, stream.ts} <= set(declared.names):
@@ -180,10 +180,9 @@ class Runtime:
         """
         self._open()
         if self._engine is None:
-            self._now = now
+            self._nows = [*self._nows[:1], now]  # since the first one declared sources have been silent
             return self._collect(iter(()))
-        self._engine.time.hear(self._units(now))
-        return self._collect(map(self._piece, self._engine.settle()))
+        return self._collect(map(self._piece, self._engine.hear(self._units(now))))
 
     def finish(self) -> Output:
         """The stream has ended: every promise is complete, all that waits leaves. No call may follow."""
@@ -236,7 +235,7 @@ class Runtime:
                 "counters": list(self._counters.items()),
                 "waiting": self._waiting,
                 "reached": self._reached,
-                "now": self._now if engine is None else None,
+                "nows": self._nows if engine is None else [],
                 "finished": self._finished,
             }
         )
@@ -252,7 +251,7 @@ class Runtime:
         runtime._counters.update({tuple(k) if isinstance(k, list) else k: n for k, n in saved["counters"]})
         runtime._waiting = [tuple(w) for w in saved["waiting"]]
         runtime._reached = saved["reached"]
-        runtime._now = saved["now"]
+        runtime._nows = saved["nows"]
         runtime._finished = saved["finished"]
         schema = _schema_of(saved["schema"])
         if schema is not None:
@@ -297,8 +296,9 @@ class Runtime:
         for type, ts, source, key in self._waiting:
             self._promise(engine, type, ts, source, key)
         self._waiting = []
-        if self._now is not None:
-            engine.time.hear(self._units(self._now))
+        for now in self._nows:
+            for _ in engine.hear(self._units(now)):  # nothing can leave before the first event
+                pass
         return engine
 
     def _promise(self, engine: Engine, type: str | None, ts: Any, source: Any, key: Mapping[str, Any] | None) -> None:
