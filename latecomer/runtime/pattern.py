@@ -80,10 +80,15 @@ class JoinOrder:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """How to look for negatives of one negation around (partial) matches in which its scope is fixed."""
+    """How to look for negatives of one negation around (partial) matches in which its scope is fixed.
+
+    ``bounds``: a negative between two neighbours kills whatever it is, so the one nearest to the neighbour that is
+    bound already bounds the time of the other one.
+    """
 
     step: Step
     negation: Negation
+    bounds: bool = False
 
 
 class Pattern:
@@ -221,7 +226,9 @@ class Pattern:
         positives = tuple(i for i in bound if i in self.positives)
         links = self._links(index, positives, self._classes(j))
         tests = tuple(t for t in self._negation_tests[j] if not self._is_link(t, index, links))
-        return Probe(self._step(index, positives, links, tests), negation)
+        step = self._step(index, positives, links, tests)
+        known_before = all(link.other != bound[-1] for link in links)
+        return Probe(step, negation, negation.kind == "middle" and step.carried and not tests and known_before)
 
 
 def time_range(rows: Rows, index: int, bound: Iterable[int], window: int) -> tuple[I64, I64]:
@@ -270,6 +277,18 @@ class Tester:
                 same = self._log.equal(link.attr, refs, link.other_attr, others)
             mask = same if mask is None else mask & same
         return mask
+
+    def same(self, step: Step, refs: I64, rows: Rows, owner: I64) -> Bools:
+        """Whether the events ``refs`` agree on the step's links with the rows at ``owner``."""
+        mask: Bools | None = None
+        for link in step.links:
+            if link.attr == EVENT_TIME or link.other_attr == EVENT_TIME:
+                result = self.agrees(step, rows.bind(step.index, owner, refs, self._log.ts(refs)))
+                assert result is not None
+                return result
+            same = self._log.equal(link.attr, refs, link.other_attr, rows.ref(link.other).take(owner))
+            mask = same if mask is None else mask & same
+        return np.ones(len(refs), bool) if mask is None else mask
 
     def _values(self, name: str, index: int, rows: Rows) -> I64:
         if name == EVENT_TIME:

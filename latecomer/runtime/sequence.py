@@ -16,17 +16,17 @@ the batch, which is the order of steps that makes corrections right (§3.6.2 the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from latecomer.runtime.pattern import JoinOrder, Pattern, Probe, Step, Tester, time_range
+from latecomer.runtime.pattern import JoinOrder, Pattern, Probe, Step, Test, Tester, time_range
 from latecomer.runtime.rows import Rows, expand
 from latecomer.runtime.selection import Selection
 from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64
 from latecomer.storage.log import EventLog
-from latecomer.storage.store import Bools, CodeLayout, Store, View
+from latecomer.storage.store import Bools, CodeLayout, Hits, Store, View
 
 StoreOf = Callable[[Selection], Store]
 
@@ -106,7 +106,7 @@ class SequenceMatcher:
         views = [view(step.index) for step in order.steps]
         if any(self._store(s.selection).count(v) == 0 for s, v in zip(order.steps, views, strict=True)):
             return
-        left = self._keep(rows, order, negatives)
+        left = self._keep(rows, order.tests, order.negations, negatives)
         if len(left):
             yield from self._extend(left, order.steps, views, negatives, ordered)
 
@@ -126,12 +126,19 @@ class SequenceMatcher:
             if not len(at):
                 return
             rows, lo, hi = rows.take(at), lo.take(at), hi.take(at)
+        probes = []
+        for probe in step.negations:
+            exact = False
+            if probe.bounds:
+                lo, hi, exact = self._tightened(rows, step, probe, lo, hi, negatives)
+            if not exact:
+                probes.append(probe)
         for owner, refs in self._partners(rows, step, lo, hi, view, ordered):
             extended = rows.bind(step.index, owner, refs, self._log.ts(refs))
             same = self._tester.agrees(step, extended)
             if same is not None and not same.all():
                 extended = extended.take(same)
-            extended = self._keep(extended, step, negatives)
+            extended = self._keep(extended, step.tests, probes, negatives)
             if len(extended):
                 yield from self._extend(extended, steps[1:], views[1:], negatives, ordered)
 
@@ -142,14 +149,42 @@ class SequenceMatcher:
         hits = list(self._store(step.selection).probe(keys, lo, hi, view))
         yield from expand(hits, len(rows), ordered)
 
-    def _keep(self, rows: Rows, at: JoinOrder | Step, negatives: View) -> Rows:
+    def _tightened(self, rows: Rows, step: Step, probe: Probe, lo: I64, hi: I64, view: View) -> tuple[I64, I64, bool]:
+        """The time range ``lo`` to ``hi`` of the component being bound, cut off at the nearest negative; and whether
+        that settles the negation (not where a negative has the hash of the row's key but another key).
+        """
+        store = self._store(probe.step.selection)
+        if store.count(view) == 0:
+            return lo, hi, True
+        negation, positives = probe.negation, self._pattern.positives
+        assert negation.left is not None and negation.right is not None, "it lies between two"
+        left, right = positives[negation.left], positives[negation.right]
+        backward = step.index == left
+        if backward:
+            ts, refs = store.nearest(rows.keys, lo + 1, rows.time(right) - 1, view, backward)
+        else:
+            ts, refs = store.nearest(rows.keys, rows.time(left) + 1, hi - 1, view, backward)
+        at = (refs >= 0).nonzero()[0]
+        if not len(at):
+            return lo, hi, True
+        same = self._tester.same(probe.step, refs.take(at), rows, at)
+        exact = bool(same.all())
+        if not exact:
+            at = at[same]
+        if backward:
+            lo[at] = ts.take(at)
+        else:
+            hi[at] = ts.take(at)
+        return lo, hi, exact
+
+    def _keep(self, rows: Rows, tests: Sequence[Test], probes: Sequence[Probe], negatives: View) -> Rows:
         """Drop rows that fail a test, or a negation, that has just become decidable."""
-        for test in at.tests:
+        for test in tests:
             if len(rows):
                 mask = self._tester.passes(test, rows)
                 if not mask.all():
                     rows = rows.take(mask)
-        for probe in at.negations:
+        for probe in probes:
             if len(rows):
                 dead = np.zeros(len(rows), bool)
                 self._mark(rows, probe, negatives, dead)
@@ -169,18 +204,16 @@ class SequenceMatcher:
         lo, hi = scope(rows, probe, self._pattern)
         keys = rows.keys if step.carried else self._layout.keys(self._tester.hashes(step, rows))
         hits = list(store.probe(keys, lo, hi, view))
-        if not step.links and not step.tests and before is None:
-            for hit in hits:
-                dead |= hit.count > 0
-            return
+        if before is None and not step.tests:
+            hits = self._first_hits(rows, step, hits, dead)
         for owner, refs in expand(hits, len(rows), False):
-            counts = ~dead[owner]
+            counts = ~dead.take(owner)
             if before is not None:
-                counts &= refs < rows.ref(before)[owner]
-            if not counts.all():
-                owner, refs = owner[counts], refs[counts]
-            if not len(owner):
+                counts &= refs < rows.ref(before).take(owner)
+            at = counts.nonzero()[0]
+            if not len(at):
                 continue
+            owner, refs = owner.take(at), refs.take(at)
             joined = rows.bind(step.index, owner, refs, self._log.ts(refs))
             mask = self._tester.agrees(step, joined)
             if mask is not None and not mask.all():
@@ -190,6 +223,23 @@ class SequenceMatcher:
                     mask = self._tester.passes(test, joined)
                     owner, joined = owner[mask], joined.take(mask)
             dead[owner] = True
+
+    def _first_hits(self, rows: Rows, step: Step, hits: list[Hits], dead: Bools) -> list[Hits]:
+        """Mark the rows whose first hit in a run kills, as it nearly always does: only the key can still differ.
+
+        Returns the hits of the rows that are left.
+        """
+        left = []
+        for hit in hits:
+            owner = hit.count.nonzero()[0]
+            if step.links:
+                refs = hit.run.refs.take(hit.first.take(owner))
+                same = self._tester.same(step, refs, rows, owner)
+                if not same.all():
+                    left.append(hit)
+                    owner = owner[same]
+            dead[owner] = True
+        return left
 
 
 def scope(rows: Rows, probe: Probe, pattern: Pattern) -> tuple[I64, I64]:

@@ -87,13 +87,13 @@ class EventLog:
                 column.append(values.take(at))
 
     def ts(self, refs: I64) -> I64:
-        return self._ts.live()[self._at(refs)]
+        return self._ts.live().take(self._at(refs))
 
     def types(self, refs: I64) -> I64:
-        return self._types.live()[self._at(refs)]
+        return self._types.live().take(self._at(refs))
 
     def content(self, refs: I64) -> U64:
-        return self._content.live()[self._at(refs)]
+        return self._content.live().take(self._at(refs))
 
     def take(self, name: str, refs: I64) -> pa.Array:
         """Values of a column at ``refs``, as an Arrow array (texts come as large_string)."""
@@ -103,7 +103,7 @@ class EventLog:
         """Whether the real values agree, row by row; False where either is null."""
         left, right = self.columns[name], self.columns[other]
         if _plain_integers(left) and _plain_integers(right) and left.type == right.type:
-            return left.values.live()[self._at(refs)] == right.values.live()[self._at(other_refs)]  # type: ignore[no-any-return]
+            return left.values.live().take(self._at(refs)) == right.values.live().take(self._at(other_refs))  # type: ignore[no-any-return]
         result = pc.equal(self.take(name, refs), self.take(other, other_refs))
         if result.null_count:
             result = result.fill_null(False)

@@ -216,17 +216,56 @@ class Store:
             runs = frame.runs(view) if frame is not None else []
             if not runs:
                 continue
-            # A row whose times all lie before or after the slice, or that has none, gets an empty stretch.
-            start = np.minimum(np.maximum(lo - (number << bits), 0), mask + 1)
-            after = np.maximum(np.minimum(hi - (number << bits), mask) + 1, start)
-            np.add(keys, start.view(np.uint64), out=wanted[:, 0])
-            np.add(keys, after.view(np.uint64), out=wanted[:, 1])
+            wanted[:, 0], wanted[:, 1] = self._codes_in(number, keys, lo, hi)
             for run in runs:
                 found = run.codes.searchsorted(wanted)
                 first = found[:, 0]
                 count = found[:, 1] - first
                 if count.any():
                     yield Hits(run, first, count)
+
+    def nearest(self, keys: U64, lo: I64, hi: I64, view: View, backward: bool) -> tuple[I64, I64]:
+        """For each row the last event (``backward``; else the first) with the same key hash and ``lo <= ts <= hi``.
+
+        Returns its time and reference, -1 where there is none; overwrites ``lo`` and ``hi``. O(m log n) per run.
+        """
+        ts, refs = np.zeros(len(lo), np.int64), np.full(len(lo), -1)
+        if not self.frames or not len(lo):
+            return ts, refs
+        bits, mask = self.layout.bits, np.uint64(self.layout.mask)
+        low, high = int(lo.min()) >> bits, int(hi.max()) >> bits
+        numbers = [low] if low == high else list(self.frames.irange(low, high, reverse=backward))
+        for number in numbers:  # the nearest slice first
+            frame = self.frames.get(number)
+            runs = frame.runs(view) if frame is not None else []
+            if not runs:
+                continue
+            begin, after = self._codes_in(number, keys, lo, hi)
+            for run in runs:  # each narrows the stretch to what is nearer than its own find
+                if backward:
+                    found = run.codes.searchsorted(after) - 1
+                else:
+                    found = run.codes.searchsorted(begin)
+                codes = run.codes.take(found, mode="clip")
+                at = ((codes >= begin) & (codes < after)).nonzero()[0]
+                if len(at):
+                    here = codes.take(at)
+                    (begin if backward else after)[at] = here
+                    refs[at] = run.refs.take(found.take(at))
+                    ts[at] = (here & mask).view(np.int64) + (number << bits)
+            if number != numbers[-1]:
+                done = (refs >= 0).nonzero()[0]
+                lo[done], hi[done] = 1, 0
+        return ts, refs
+
+    def _codes_in(self, number: int, keys: U64, lo: I64, hi: I64) -> tuple[U64, U64]:
+        """The codes at which each row's stretch begins in a slice, and at which the next one would; the same for a row
+        whose times all lie before or after the slice, or that has none.
+        """
+        base, mask = number << self.layout.bits, self.layout.mask
+        begin = np.minimum(np.maximum(lo - base, 0), mask + 1)
+        after = np.maximum(np.minimum(hi - base, mask) + 1, begin)
+        return keys + begin.view(np.uint64), keys + after.view(np.uint64)
 
     def purge(self, floor: int) -> None:
         """Drop committed events with time below ``floor``.
