@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import importlib
 import io
 import json
@@ -24,7 +23,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import latecomer
-from latecomer.cli import app, report, state
+from latecomer.cli import app, state
 from latecomer.cli.run import metrics
 from latecomer.consistency.clock import END
 
@@ -577,7 +576,6 @@ def test_a_damaged_state_ends_with_4(call, tmp_path, damage):
 
 
 def test_times_and_lengths_in_words():
-    assert doctest.testmod(state)[0] == doctest.testmod(report)[0] == 0
     times = state.Times("ms", timestamps=True)
     assert times.at(-1) == "1969-12-31 23:59:59.999"
     assert times.at(1_357_034_400_120) == "2013-01-01 10:00:00.12"

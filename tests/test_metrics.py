@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import doctest
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -350,16 +348,6 @@ def test_the_default_registry():
         assert prometheus_client.REGISTRY.get_sample_value("latecomer_rows_total", {"runtime": "default"}) == 2
     finally:
         metrics.close()
-
-
-def test_the_page_and_the_docstring():
-    failed, tried = doctest.testmod(module)
-    assert tried and not failed
-    page = (DOCS / "metrics.md").read_text()
-    blocks = re.findall(r"^```(python|text)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    program, shown = ("".join(text for kind, text in blocks if kind == wanted) for wanted in ("python", "text"))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == (shown, "")
 
 
 def test_the_page_lists_every_metric():
