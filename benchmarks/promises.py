@@ -1,7 +1,8 @@
 """What promises cost: punctuation from many sources, and purging by proof what cannot be purged.
 
 Wanted: punctuation every 100 events from 1,000 sources costs at most half of the throughput without any; the cost of
-purging does not grow with the state that it cannot purge (a purge runs whenever state has doubled). Answers are compared: both programs find the same matches.
+purging does not grow with the state that it cannot purge (a purge runs whenever state has doubled). Answers are
+compared: both programs find the same matches.
 """
 
 from __future__ import annotations

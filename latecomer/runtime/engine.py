@@ -236,7 +236,10 @@ class Engine:
                 kept = lane.policy.retention(query.pattern.window)
                 for kind in query.types:
                     of = types == kind
-                    if kept is None:
+                    if kept is None and lane.amends:  # what is late may still be applied, once
+                        known = [moments.history.whole_at(t, rows) for t in query.types]
+                        floor = np.maximum(np.minimum.reduce(known) - query.pattern.window, BEGINNING)
+                    elif kept is None:
                         floor = np.maximum(moments.history.whole_at(kind, rows), closed) + 1
                     else:
                         floor = moments.clock[rows] - kept
@@ -308,7 +311,7 @@ class Engine:
         """Drop the payload of events that nothing refers to any more, once they are the larger part."""
         remembered = self.ids.refs()
         remembered = remembered[self.log.present(remembered)]
-        if all(lane.policy.proves for lane in self.lanes):  # others forget by the clock, and drop_before follows them
+        if all(lane.policy.proves and not lane.amends for lane in self.lanes):  # others forget by the clock, and drop_before follows them
             open_until = self.time.proofs.own(self.log.types(remembered), remembered)
             remembered = remembered[self.log.ts(remembered) > open_until]
         live = np.unique(np.concatenate([remembered, *(lane.refs() for lane in self.lanes)]))
