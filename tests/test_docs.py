@@ -81,6 +81,7 @@ def test_the_example_for_spark_writes_what_it_finds(spark, tmp_path, monkeypatch
     pq.write_table(pa.table(rows | {"tag": ["A7", "A7", "B2", "C5"]}), tmp_path / "in" / "0.parquet")
     columns = "kind string, event_time timestamp_ntz, event_id long, tag string"
     [program] = blocks(DOCS / "spark.md", "python")
+    program = program.replace('"checkpoints/', f'"{tmp_path}/checkpoints/')  # Java does not follow chdir
     exec(program, {"events": spark.readStream.schema(columns).parquet(str(tmp_path / "in"))})
     [query] = spark.streams.active
     query.processAllAvailable()
