@@ -347,11 +347,16 @@ class Store:
 def _merge(a: Run, b: Run) -> Run:
     """Two sorted runs into one; equal codes keep a before b."""
     if len(b) * 8 < len(a):  # few into many: find their places, copy the rest in blocks
-        at = a.codes.searchsorted(b.codes, "right")
-        return Run(np.insert(a.codes, at, b.codes), np.insert(a.refs, at, b.refs))
+        at = a.codes.searchsorted(b.codes, "right") + np.arange(len(b))
+        others = np.ones(len(a) + len(b), bool)
+        others[at] = False
+        codes, refs = np.empty(len(others), np.uint64), np.empty(len(others), np.int64)
+        codes[at], refs[at] = b.codes, b.refs
+        codes[others], refs[others] = a.codes, a.refs
+        return Run(codes, refs)
     codes = np.concatenate((a.codes, b.codes))
     order = codes.argsort(kind="stable")  # timsort: linear on two sorted stretches
-    return Run(codes[order], np.concatenate((a.refs, b.refs))[order])
+    return Run(codes.take(order), np.concatenate((a.refs, b.refs)).take(order))
 
 
 _NOTHING = Staged(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64))
