@@ -149,7 +149,7 @@ def _retention(plan: Plan, unit: str | None) -> dict[str, Any]:
             types = options(plan.types).replace(" or ", " and ")
             text = (
                 f"{plan.window} behind what punctuation has proven: an event is kept until punctuation of "
-                f"{types} has passed it by the window"
+                f"{types} has passed it by the window; without any, until the end"
             )
             return {"text": text, "units": None, "unit": unit}
     text = f"{_sum(plan.window, longest)} of event time behind the clock: the window and {name}"
@@ -217,8 +217,8 @@ def _negation_line(negation: dict[str, Any]) -> str:
 
 def with_units(length: dict[str, Any]) -> str:
     """A length as the user wrote it, and in the stream's units where these are known."""
-    text, units = str(length["text"]), f"{length['units']} {length['unit']}"
-    return text if length["units"] is None or text.startswith(units) else f"{text} ({units})"
+    text, units, unit = str(length["text"]), length["units"], length["unit"]
+    return text if units is None or text.startswith(f"{units} {unit}") else f"{text} ({units:,} {unit})"
 
 
 def some(count: int, what: str, plural: str | None = None) -> str:

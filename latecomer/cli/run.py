@@ -126,6 +126,8 @@ def run(
     from latecomer.stream import Stream
 
     check_paths(input=input_, output=output, late=late, snapshot=snapshot)
+    if clock == "source" and source is None:
+        raise ConfigError("--clock source needs to know who sends what: --source COLUMN")
     queries = read_queries(query, level)
     events = open_events(input_, time=ts, text=(type_,), types=read_columns(column))
     stream = Stream(

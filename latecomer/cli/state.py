@@ -1,7 +1,7 @@
 """What a runtime holds and waits for, on a terminal: the facts of ``Runtime.explain()`` in a reader's words.
 
 Rule: the page fits 80 columns. Times are told as the stream's column has them (timestamps, or numbers of its unit),
-lengths in the two largest units that they fill.
+lengths to three digits or in the two largest units that they fill.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from latecomer.units import UNITS
 
 #: Sources that are listed; the others, with fewer events, are only counted.
 SOURCES = 20
+#: From this width on a page has room for the median, and for more room between columns.
+WIDE = 100
 #: What rows are called that are counted besides events, where there are any.
 CAME = {
     "other_types": "of types that no query asks for",
@@ -59,14 +61,18 @@ class Times:
 
     def length(self, units: float) -> str:
         """A length of time, 0 or more."""
-        left, parts = round(units) * UNITS[self.unit], []
-        for name in ("d", "h", "min", "s", "ms", "us", "ns"):
+        left = round(units) * UNITS[self.unit]
+        if left < UNITS["min"]:
+            name = next((name for name in ("s", "ms", "us") if left >= UNITS[name]), "ns")
+            return f"{left / UNITS[name]:.3g} {name}" if left else f"0 {self.unit}"
+        parts: list[str] = []
+        for name in ("d", "h", "min", "s"):
             count, left = divmod(left, UNITS[name])
             if count:
                 parts.append(f"{count} {name}")
             elif parts:
                 break
-        return " ".join(parts[:2]) or f"0 {self.unit}"
+        return " ".join(parts[:2])
 
     def apart(self, ts: int, clock: int) -> str:
         """How far a moment is from the clock."""
@@ -89,7 +95,7 @@ def show(told: Mapping[str, Any], plans: Sequence[Plan], console: Console) -> No
     times = Times(told["unit"], told["timestamps"])
     console.print(grid(_stream(told, times)))
     if told["sources"]:
-        console.print(Padding(_sources(told, times), (1, 0, 0, 0), expand=False))
+        console.print(Padding(_sources(told, times, console.width), (1, 0, 0, 0), expand=False))
     for plan in plans:
         query = told["queries"][plan.name]
         console.print(Padding(Text(plan.name, style="bold"), (1, 0, 0, 0), expand=False))
@@ -123,15 +129,16 @@ def _bytes(count: int) -> str:
     return f"{size:,.1f} GB"
 
 
-def _sources(told: Mapping[str, Any], times: Times) -> Table:
+def _sources(told: Mapping[str, Any], times: Times, width: int) -> Table:
     """Who sends how much, where its clock stands, and how late its last events were, where that is known."""
     listed = sorted(told["sources"].items(), key=lambda item: -item[1]["events"])
     known = any(source["share_late"] is not None for _, source in listed)
-    quantiles = list(listed[0][1]["lateness"]) if known else []
+    quantiles = [q for q in listed[0][1]["lateness"] if width >= WIDE or float(q) > 0.5] if known else []
     lateness = ["at most" if float(q) == 1 else f"{float(q) * 100:g} %" for q in quantiles]
     table = _table(
-        ("source", "events", "too late", "beside the clock", *(["out of order"] if known else []), *lateness),
-        right=("events", "too late", "out of order", *lateness),
+        ("source", "events", "too late", "beside\nthe clock", *(["out of\norder"] if known else []), *lateness),
+        right=("events", "too late", "out of\norder", *lateness),
+        apart=2 if width >= WIDE else 1,
     )
     for name, source in listed[:SOURCES]:
         share = source["share_late"]
@@ -227,8 +234,8 @@ def _waiting(query: Mapping[str, Any], times: Times) -> Table:
     return table
 
 
-def _table(names: Sequence[str], right: Sequence[str]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+def _table(names: Sequence[str], right: Sequence[str], apart: int = 2) -> Table:
+    table = Table(box=None, padding=(0, apart, 0, 0), header_style="dim")
     for name in names:
         table.add_column(name, justify="right" if name in right else "left")
     return table

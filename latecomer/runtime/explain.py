@@ -110,7 +110,9 @@ def _slowest(engine: Engine, lane: Lane, kind: str) -> Any:
     else:
         return None
     active = [number for number in range(len(own)) if not time.idle(number)]
-    return time.sources[min(active, key=own.__getitem__)] if active else None
+    if not active or max(own[number] for number in active) == BEGINNING:
+        return None  # nobody has said anything, so nobody is behind the others
+    return time.sources[min(active, key=own.__getitem__)]
 
 
 def _horizon(lane: Lane, query: QueryState) -> int | None:
