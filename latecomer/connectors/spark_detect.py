@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -80,27 +79,23 @@ class Detect:
         # Where sources have clocks of their own there is one bucket, which sees them all.
         one_clock = self.stream.clock == "stream" and self.stream.quorum == 1
         if rows is not None:
-            for step in self._steps(rows):
-                clocks = step[CLOCK].to_numpy() if one_clock else None
-                yield from runtime.stream_pieces(step.drop_columns([CLOCK]), clocks=clocks)
+            clocks = rows[CLOCK].to_numpy() if one_clock else None
+            yield from runtime.stream_pieces(rows.drop_columns([CLOCK]), clocks=clocks, cuts=self._cuts(rows))
         yield runtime.observe(NO_CLOCK if clock is None or not one_clock else clock)
         if self.finish:
             yield runtime.finish()
 
-    def _steps(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """The rows, cut where the arrival column passes a multiple of ``step``. Steps without events add to the "
-        "next."""
+    def _cuts(self, rows: pa.Table) -> list[int]:
+        """Where the arrival column passes a multiple of ``step``. A step without events adds to the next."""
         if self.step is None or self.arrival is None:
-            yield rows
-            return
+            return []
         arrived = rows[self.arrival].cast(pa.int64())
         latest = pc.max(arrived).as_py() or 0  # rows without a value are last
         number: Ints = np.asarray(pc.fill_null(arrived, latest).to_numpy()) // self.step
         proof = pc.fill_null(pc.equal(rows[self.stream.type], self.stream.punctuation or ""), False)
         filled = np.unique(number[~np.asarray(proof.to_numpy())])
-        ends = np.searchsorted(number, filled, "right").tolist()
-        for start, end in pairwise([0, *ends[:-1], len(number)]):
-            yield rows.slice(start, end - start)
+        ends: list[int] = np.searchsorted(number, filled, "right").tolist()
+        return ends[:-1]
 
 
 class _Parcel:

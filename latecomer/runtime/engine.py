@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -118,9 +119,11 @@ class Engine:
 
     # --- the road of a batch -----------------------------------------------------------------------------------------
 
-    def process(self, given: pa.RecordBatch, details: dict[int, str], clocks: I64 | None) -> Iterator[Piece]:
+    def process(
+        self, given: pa.RecordBatch, details: dict[int, str], clocks: I64 | None, cuts: Sequence[int] = ()
+    ) -> Iterator[Piece]:
         """Take in one batch; the pieces must be consumed to the end. ``clocks``: the stream's clock at each row,
-        where it is known from elsewhere.
+        where it is known from elsewhere. ``cuts``: rows at which levels that correct themselves give an account.
         """
         batch = self.intake.read(given, details)
         self.counters["rows"] += len(batch)
@@ -146,15 +149,41 @@ class Engine:
         selector = Selector(batch.types, self._numbers, batch.ts, batch.columns, self._conditions)
         for lane in self.lanes:
             limit, late = self._judge(lane, batch, rows, moments)
-            self._advance(lane)
             accepted = None if late is None else ~late
-            yield from self._write(lane.step(selector, accepted, refs, batch.ts, self.time.proofs))
+            if lane.policy.final or not len(cuts):
+                self._advance(lane)
+                yield from self._write(lane.step(selector, accepted, refs, batch.ts, self.time.proofs))
+            else:
+                yield from self._write(self._in_parts(lane, selector, accepted, refs, batch, moments, clocks, cuts))
             if late is not None:
                 yield from self._report(lane, selector, batch, moments, late, limit, refs)
                 if lane.amends:
                     yield from self._write(lane.amend(selector, late, refs, batch.ts, self.time.proofs))
         self.time.proofs.keys_moved = False
         self._purge()
+
+    def _in_parts(
+        self,
+        lane: Lane,
+        selector: Selector,
+        accepted: Bools | None,
+        refs: I64,
+        batch: Batch,
+        moments: Moments,
+        clocks: I64 | None,
+        cuts: Sequence[int],
+    ) -> Iterator[Delta]:
+        """What the lane would say if the batch had come in parts that begin at 0 and at each of ``cuts``."""
+        clock = np.full(len(batch) + 1, lane.clock)
+        clock[moments.events + 1] = moments.clock[moments.events]
+        if clocks is not None:
+            clock[1:] = np.maximum(clock[1:], clocks)
+        clock = np.maximum.accumulate(clock)  # before each row
+        for begin, end in pairwise([0, *cuts, len(batch)]):
+            part = np.zeros(len(batch), bool)
+            part[begin:end] = True if accepted is None else accepted[begin:end]
+            self._advance(lane, int(clock[end]) if end < len(batch) else None)
+            yield from lane.step(selector, part, refs, batch.ts, self.time.proofs)
 
     def _advance(self, lane: Lane, clock: int | None = None, now: int | None = None) -> None:
         lane.clock = self.time.clock.value if clock is None else clock
@@ -311,7 +340,9 @@ class Engine:
         """Drop the payload of events that nothing refers to any more, once they are the larger part."""
         remembered = self.ids.refs()
         remembered = remembered[self.log.present(remembered)]
-        if all(lane.policy.proves and not lane.amends for lane in self.lanes):  # others forget by the clock, and drop_before follows them
+        if all(
+            lane.policy.proves and not lane.amends for lane in self.lanes
+        ):  # others forget by the clock, and drop_before follows them
             open_until = self.time.proofs.own(self.log.types(remembered), remembered)
             remembered = remembered[self.log.ts(remembered) > open_until]
         live = np.unique(np.concatenate([remembered, *(lane.refs() for lane in self.lanes)]))

@@ -100,19 +100,24 @@ class Runtime:
 
     # --- events ------------------------------------------------------------------------------------------------------
 
-    def process(self, batch: Any, *, clocks: npt.ArrayLike | None = None) -> Output:
+    def process(self, batch: Any, *, clocks: npt.ArrayLike | None = None, cuts: Sequence[int] = ()) -> Output:
         """Take in a batch of events, in order of arrival; return what it changes.
 
         Args:
             batch: an Arrow table or record batch, a pandas or Polars data frame, or a list of dicts.
             clocks: for each row the stream's clock as known from elsewhere (int64, in units): for runtimes that see
                 only a part of the stream.
+            cuts: ascending row numbers. Levels that correct themselves then say what they would have said if the batch
+                had come in parts that begin at these rows, so that a large batch gives the log of small ones. The net
+                result is the same.
 
         Raises SchemaError, before anything is processed, when a column is missing or has the wrong type.
         """
-        return self._collect(self.stream_pieces(batch, clocks=clocks))
+        return self._collect(self.stream_pieces(batch, clocks=clocks, cuts=cuts))
 
-    def stream_pieces(self, batch: Any, *, clocks: npt.ArrayLike | None = None) -> Iterator[Output]:
+    def stream_pieces(
+        self, batch: Any, *, clocks: npt.ArrayLike | None = None, cuts: Sequence[int] = ()
+    ) -> Iterator[Output]:
         """Like :meth:`process`, in pieces of bounded size: for batches whose matches may not fit memory.
 
         The iterator must be consumed to its end before the next call.
@@ -124,7 +129,7 @@ class Runtime:
             return iter(())
         engine = self._engine_for(given.schema, by_row=not isinstance(batch, (pa.Table, pa.RecordBatch)))
         outside = None if clocks is None else np.asarray(clocks, np.int64)
-        return map(self._piece, engine.process(given, details, outside))
+        return map(self._piece, engine.process(given, details, outside, cuts))
 
     def reject(self, lines: Sequence[tuple[str, str]]) -> Output:
         """Report texts that could not be parsed into events at all: pairs (text, what is wrong)."""
