@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from latecomer.consistency.clock import FAR
 from latecomer.errors import SchemaError
-from latecomer.storage.columns import I64
+from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import first_words
 from latecomer.stream import Stream
 from latecomer.units import UNITS
@@ -178,7 +178,7 @@ class Intake:
             self.next_number += n
         if columns[self.id_name].null_count:
             _mark(columns[self.id_name], bad, details, f"{self.id_name} is null", types != PUNCTUATION)
-        if bad.any():
+        if some(bad):
             types[bad] = MALFORMED
         return Batch(columns, ts, types, details)
 
@@ -207,7 +207,7 @@ class Intake:
                 ts[~fits] = FAR + 1
         else:
             values = ts = _filled(column)
-        if bad.any() or int(ts.max(initial=0)) > FAR or int(ts.min(initial=0)) < -FAR:
+        if some(bad) or some((ts > FAR) | (ts < -FAR)):
             wrong = (ts > FAR) | (ts < -FAR)
             for row in np.flatnonzero(wrong & ~bad).tolist():
                 details[row] = f"{name}={int(values[row])} ({column.type}) is beyond ±{FAR} {self.unit}"

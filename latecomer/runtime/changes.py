@@ -93,27 +93,30 @@ class ChangeWriter:
 
     def write(self, deltas: Sequence[Delta]) -> pa.RecordBatch:
         """One row for each match, in the order of the deltas."""
-        rows = joined([d.rows for d in deltas])
-        n = len(rows)
+        parts = [d.rows for d in deltas]
+        n = sum(map(len, parts))
         positives = self._pattern.positives
-        refs = np.stack([rows.ref(i) for i in positives], axis=1).ravel()
-        ids = self._log.take(self._id, refs)
+        refs = np.empty((n, len(positives)), np.int64)
+        for column, index in enumerate(positives):
+            np.concatenate([p.ref(index) for p in parts], out=refs[:, column])
+        ids = self._log.take(self._id, refs.ravel())
         offsets = np.arange(0, (n + 1) * len(positives), len(positives), dtype=np.int32)
         columns: dict[str, pa.Array] = {
             "op": self._ops(deltas),
             "query": self._texts["query"].take(n),
             "match_id": self._match_ids(ids, n),
             "events": pa.ListArray.from_arrays(pa.array(offsets), _as(ids, self._id_type)),
-            "first_ts": self._moments(rows.time(positives[0])),
-            "last_ts": self._moments(rows.time(positives[-1])),
+            "first_ts": self._moments(np.concatenate([p.time(positives[0]) for p in parts])),
+            "last_ts": self._moments(np.concatenate([p.time(positives[-1]) for p in parts])),
         }
         if self._amends:
             columns["amended"] = pa.concat_arrays([pa.repeat(d.amended, len(d.rows)) for d in deltas])
         if self._revises:
             columns["revision"] = pa.array(np.concatenate([self._causes(d) for d in deltas]))
-        lookup = self._tester.lookup(rows)
-        for alias, value in self._returns.items():
-            columns[alias] = value(lookup, n)
+        if self._returns:
+            lookup = self._tester.lookup(joined(parts))
+            for alias, value in self._returns.items():
+                columns[alias] = value(lookup, n)
         arrays = [columns[name] if name in columns else pa.nulls(n, kind) for name, kind in self._fields]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 

@@ -92,7 +92,7 @@ def expand(hits: Sequence[Hits], rows: int, ordered: bool) -> Iterator[tuple[I64
 
     ``ordered``: pieces, and the pairs in them, follow the order of the probing rows.
     """
-    total = sum(int(h.count.sum()) for h in hits)
+    total = sum(int(np.add.reduce(h.count)) for h in hits)
     if total == 0:
         return
     if total <= PIECE:
@@ -128,7 +128,7 @@ def _pairs(hits: Sequence[Hits], start: int, end: int, ordered: bool) -> tuple[I
             continue
         owner += start
         count, at = hit.count.take(owner), hit.first.take(owner)
-        total = int(count.sum())
+        total = int(np.add.reduce(count))
         if total > len(owner):
             at = (at - count.cumsum() + count).repeat(count) + np.arange(total)
             owner = owner.repeat(count)

@@ -23,7 +23,7 @@ import numpy as np
 from latecomer.runtime.pattern import JoinOrder, Pattern, Probe, Step, Test, Tester, time_range
 from latecomer.runtime.rows import Rows, expand
 from latecomer.runtime.selection import Selection
-from latecomer.storage.columns import I64
+from latecomer.storage.columns import I64, every, some
 from latecomer.storage.hashing import U64
 from latecomer.storage.log import EventLog
 from latecomer.storage.store import Bools, CodeLayout, Hits, Store, View
@@ -68,7 +68,7 @@ class SequenceMatcher:
                     self._mark(
                         rows, self._pattern.probes[earlier], View.NEW, dead, order.seed if earlier == j else None
                     )
-                if not dead.all():
+                if not every(dead):
                     left = rows.take(~dead)
                     yield left.unbind(order.seed), left.ref(order.seed)
 
@@ -121,7 +121,7 @@ class SequenceMatcher:
         lo, hi = time_range(rows, step.index, step.bound, self._pattern.window)
         # Most new events are newer than all that is known, and find nothing after them.
         able = lo <= self._store(step.selection).latest(view)
-        if not able.all():
+        if not every(able):
             at = able.nonzero()[0]
             if not len(at):
                 return
@@ -136,7 +136,7 @@ class SequenceMatcher:
         for owner, refs in self._partners(rows, step, lo, hi, view, ordered):
             extended = rows.bind(step.index, owner, refs, self._log.ts(refs))
             same = self._tester.agrees(step, extended)
-            if same is not None and not same.all():
+            if same is not None and not every(same):
                 extended = extended.take(same)
             extended = self._keep(extended, step.tests, probes, negatives)
             if len(extended):
@@ -168,7 +168,7 @@ class SequenceMatcher:
         if not len(at):
             return lo, hi, True
         same = self._tester.same(probe.step, refs.take(at), rows, at)
-        exact = bool(same.all())
+        exact = every(same)
         if not exact:
             at = at[same]
         if backward:
@@ -182,13 +182,13 @@ class SequenceMatcher:
         for test in tests:
             if len(rows):
                 mask = self._tester.passes(test, rows)
-                if not mask.all():
+                if not every(mask):
                     rows = rows.take(mask)
         for probe in probes:
             if len(rows):
                 dead = np.zeros(len(rows), bool)
                 self._mark(rows, probe, negatives, dead)
-                if dead.any():
+                if some(dead):
                     rows = rows.take(~dead)
         return rows
 
@@ -216,7 +216,7 @@ class SequenceMatcher:
             owner, refs = owner.take(at), refs.take(at)
             joined = rows.bind(step.index, owner, refs, self._log.ts(refs))
             mask = self._tester.agrees(step, joined)
-            if mask is not None and not mask.all():
+            if mask is not None and not every(mask):
                 owner, joined = owner[mask], joined.take(mask)
             for test in step.tests:
                 if len(joined):
@@ -235,7 +235,7 @@ class SequenceMatcher:
             if step.links:
                 refs = hit.run.refs.take(hit.first.take(owner))
                 same = self._tester.same(step, refs, rows, owner)
-                if not same.all():
+                if not every(same):
                     left.append(hit)
                     owner = owner[same]
             dead[owner] = True

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from latecomer.storage.columns import I64
+from latecomer.storage.columns import I64, every
 from latecomer.storage.hashing import U64
 
 Marks = npt.NDArray[np.uint32]
@@ -104,7 +104,7 @@ class IdIndex:
             wanted, refs, at = wanted.take(on), refs.take(on), at.take(on)
             if unique and len(on):
                 other = marks.take(at) != wanted
-                if not other.all():
+                if not every(other):
                     open_rows.append(rows[~other])
                     on = other.nonzero()[0]
                     rows, wanted, refs, at = rows.take(on), wanted.take(on), refs.take(on), at.take(on)

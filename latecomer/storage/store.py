@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from sortedcontainers import SortedDict
 
-from latecomer.storage.columns import I64
+from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import U64
 
 Bools = npt.NDArray[np.bool_]
@@ -156,8 +156,8 @@ class Store:
             return
         bits = self.layout.bits
         codes = self.layout.codes(hashes, ts)
-        latest = int(ts.max())
-        first, last = int(ts.min()) >> bits, latest >> bits
+        latest = int(np.maximum.reduce(ts))
+        first, last = int(np.minimum.reduce(ts)) >> bits, latest >> bits
         if first == last:
             order = codes.argsort(kind="stable")
             codes, refs, ts = codes.take(order), refs.take(order), ts.take(order)
@@ -208,8 +208,8 @@ class Store:
         """Find events with the same key hash and ``lo <= ts <= hi``, row by row. O(m log n) per run."""
         if not self.frames or not len(lo):
             return
-        bits, mask = self.layout.bits, self.layout.mask
-        low, high = int(lo.min()) >> bits, int(hi.max()) >> bits
+        bits = self.layout.bits
+        low, high = int(np.minimum.reduce(lo)) >> bits, int(np.maximum.reduce(hi)) >> bits
         wanted = np.empty((len(lo), 2), np.uint64)  # where each row's stretch begins, and where the next one would
         for number in [low] if low == high else list(self.frames.irange(low, high)):
             frame = self.frames.get(number)
@@ -221,7 +221,7 @@ class Store:
                 found = run.codes.searchsorted(wanted)
                 first = found[:, 0]
                 count = found[:, 1] - first
-                if count.any():
+                if some(count):
                     yield Hits(run, first, count)
 
     def nearest(self, keys: U64, lo: I64, hi: I64, view: View, backward: bool) -> tuple[I64, I64]:
@@ -233,7 +233,7 @@ class Store:
         if not self.frames or not len(lo):
             return ts, refs
         bits, mask = self.layout.bits, np.uint64(self.layout.mask)
-        low, high = int(lo.min()) >> bits, int(hi.max()) >> bits
+        low, high = int(np.minimum.reduce(lo)) >> bits, int(np.maximum.reduce(hi)) >> bits
         numbers = [low] if low == high else list(self.frames.irange(low, high, reverse=backward))
         for number in numbers:  # the nearest slice first
             frame = self.frames.get(number)
