@@ -500,7 +500,7 @@ def test_explain_prints_a_page_for_readers(call, monkeypatch, waiting, tmp_path,
         assert line.split() in page, before_the_end
     assert max(map(len, asked.stdout.splitlines())) <= width
     assert "A match waits" in asked.stdout
-    assert "59 s  59 s" not in asked.stdout  # lateness is not saved
+    assert "59 s" in asked.stdout or width < 100  # lateness is saved with the state, and shown where there is room
 
 
 def test_explain_names_the_source_that_holds_a_match_back(call, tmp_path):
@@ -563,7 +563,8 @@ def test_explain_lists_the_largest_sources(call, tmp_path):
     state.write_bytes(runtime.snapshot())
     page = call("explain", state).stdout
     listed = [line.split() for line in page.splitlines()]
-    assert ["s24", "25", "0", "11", "min", "16", "s", "behind,", "idle"] in listed  # the clock follows now
+    [row] = [line for line in listed if line[:3] == ["s24", "25", "0"]]
+    assert row[3:9] == ["11", "min", "16", "s", "behind,", "idle"]  # the clock follows now
     assert "s4" not in {line[0] for line in listed if line}
     assert ["6", "more", "16", "0"] in listed
 

@@ -89,6 +89,11 @@ class Silence:
         self.idle |= now - self._heard >= self.timeout
         return bool(self.idle.all()) and len(self.idle) > 0
 
+    def heard(self, source: int) -> int | None:
+        """The ``now`` at which a source was last heard; None before the first."""
+        known = source < len(self._heard) and int(self._heard[source]) > BEGINNING
+        return int(self._heard[source]) if known else None
+
     def dump(self) -> dict[str, Any]:
         return {"idle": self.idle, "heard": self._heard, "fresh": self._fresh}
 

@@ -13,13 +13,11 @@ from latecomer.query.plan import Plan
 from latecomer.runtime.engine import Engine
 from latecomer.runtime.lane import Lane, QueryState
 from latecomer.runtime.rows import Rows
-from latecomer.runtime.timekeeper import WATCHED
+from latecomer.runtime.timekeeper import QUANTILES, WATCHED
 from latecomer.storage.store import View
 
 #: How many waiting matches a query shows.
 SAMPLE = 10
-#: Which quantiles of lateness are told per source.
-QUANTILES = (0.5, 0.9, 0.99, 1.0)
 #: Under which name sources that are not watched one by one are told.
 OTHERS = "(others)"
 
@@ -29,12 +27,13 @@ def explain(plans: Sequence[Plan], engine: Engine | None, counters: Mapping[str,
 
     Keys: ``clock`` and ``now`` (units or None), ``unit``, ``timestamps`` (whether times count from 1970), ``events``
     and ``bytes`` of state, ``counters``, ``sources`` (by name: ``events`` and ``late`` since the start, ``clock``,
-    ``idle``, and of the last events ``share_late`` and ``lateness`` quantiles in units, None where none came since the
-    start or a restart), ``bounds`` (punctuation by type), and ``queries``: by name ``level``, ``window``,
+    ``idle``, ``heard`` (the ``now`` of its last event), and of the last events ``share_late`` and ``lateness``
+    quantiles in units), ``bounds`` (punctuation by type), and ``queries``: by name ``level``, ``window``,
     ``retention`` (units behind the clock, or None where punctuation decides), ``retention_rule`` in words,
     ``gives_up`` (what ``on_late="amend"`` costs), ``horizon``, the slack ``k`` or the ``patience`` in use, ``stored``
-    and ``buffered`` events, ``held`` matches, and ``waiting``: a sample of them with the scopes still open, and for
-    each the promise that is missing and the source that holds it back.
+    and ``buffered`` events, ``bytes`` of stores, ``held`` matches, and ``waiting``: a sample of them with the time
+    since which each waits (of its last event), the scopes still open, and for each the promise that is missing and the
+    source that holds it back.
     """
     if engine is None:
         return {
@@ -92,6 +91,7 @@ def _query(engine: Engine, lane: Lane, query: QueryState) -> dict[str, Any]:
         "horizon": _horizon(lane, query),
         **lane.policy.facts(),
         "stored": sum(s.count(View.ALL) for s in stores.values()),
+        "bytes": sum(s.nbytes for s in stores.values()) + query.holding.nbytes,
         "buffered": lane.buffered(),
         "held": len(waiting),
         "waiting": _sample(engine, lane, query, waiting),
@@ -137,7 +137,7 @@ def _sources(engine: Engine) -> dict[Any, dict[str, Any]]:
     time = engine.time
     if not len(time.events_of):
         return {}
-    recent = time.lateness.summaries(QUANTILES)
+    recent = time.summaries()
     result: dict[Any, dict[str, Any]] = {}
     for number, events in enumerate(time.events_of.tolist()):
         watched = number < WATCHED
@@ -149,6 +149,7 @@ def _sources(engine: Engine) -> dict[Any, dict[str, Any]]:
             "late": int(time.late_of[number]) if number < len(time.late_of) else 0,
             "clock": None if clock == BEGINNING else clock,
             "idle": watched and time.idle(number),
+            "heard": time.heard(number) if watched else None,
             "share_late": share,
             "lateness": {str(q): value for q, value in zip(QUANTILES, quantiles, strict=True)},
         }
@@ -178,5 +179,6 @@ def _sample(engine: Engine, lane: Lane, query: QueryState, rows: Rows) -> list[d
                     }
                 )
         events = [engine.log.take(engine.intake.id_name, r)[0].as_py() for r in refs]
-        result.append({"events": events, "scopes": open_scopes})
+        since = int(rows.time(query.pattern.positives[-1])[i])
+        result.append({"events": events, "since": since, "scopes": open_scopes})
     return result

@@ -249,6 +249,15 @@ class Runtime:
     def restore(cls, snapshot: bytes) -> Runtime:
         """The runtime that :meth:`snapshot` was taken of. Raises StateError when the bytes are damaged."""
         saved = unpack(snapshot)
+        try:
+            return cls._of(saved)
+        except (KeyError, TypeError, ValueError, IndexError) as problem:
+            raise StateError(
+                f"this state does not fit this release ({type(problem).__name__}: {problem}): use the one that wrote it"
+            ) from problem
+
+    @classmethod
+    def _of(cls, saved: Mapping[str, Any]) -> Runtime:
         promises = [from_plain(p) for p in saved["stream"]["promises"]]
         declared = _schema_of(saved["stream"]["schema"])
         stream = Stream(**{**saved["stream"], "schema": declared, "promises": promises})

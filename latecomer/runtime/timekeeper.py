@@ -77,7 +77,8 @@ class Timekeeper:
         self.events_of = np.zeros(0, np.int64)  # since the start, by source number; WATCHED counts all others
         self.late_of = np.zeros(0, np.int64)
         self.latest_of = np.zeros(0, np.int64)  # the largest time that each has sent
-        self.lateness = LatenessWindow(block=16_384, blocks=4)  # for explain only, so not part of a snapshot
+        self.lateness = LatenessWindow(block=16_384, blocks=4)  # for explain only
+        self._told: dict[int, Any] = {}  # what a snapshot told of lateness, until newer events come
 
     def _number(self, source: Any) -> int:
         """The number of a source, a new one if it is new."""
@@ -284,6 +285,14 @@ class Timekeeper:
             self.bounds.rest(self._silence.idle)
         self._ask()
 
+    def summaries(self) -> dict[int, Any]:
+        """By source number: events, share late and lateness quantiles of the last events."""
+        return self._told | self.lateness.summaries(QUANTILES)
+
+    def heard(self, source: int) -> int | None:
+        """The wall clock at the last event of a source, as far as ``hear`` was told."""
+        return self._silence.heard(source)
+
     def idle(self, source: int) -> bool:
         """Whether a source has been silent for the stream's timeout."""
         return source < len(self._silence.idle) and bool(self._silence.idle[source])
@@ -314,6 +323,7 @@ class Timekeeper:
             "events_of": self.events_of,
             "late_of": self.late_of,
             "latest_of": self.latest_of,
+            "lateness": list(self.summaries().items()),
             "generators": None if self._generators is None else self._generators.dump(),
         }
 
@@ -325,11 +335,14 @@ class Timekeeper:
         self._numbers = {s: i for i, s in enumerate(self.sources)}
         self.now = state["now"]
         self._silence.load(state["silence"])
+        self._told = {number: tuple(told) for number, told in state["lateness"]}
         self.events_of, self.late_of, self.latest_of = state["events_of"], state["late_of"], state["latest_of"]
         if self._generators is not None:
             self._generators.load(state["generators"])
 
 
+#: Which quantiles of lateness are told per source.
+QUANTILES = (0.5, 0.9, 0.99, 1.0)
 #: Sources that are watched one by one (the first so many); statistics take the others together.
 WATCHED = 1_000
 _EMPTY = np.zeros(0, np.int64)
