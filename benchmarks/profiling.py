@@ -13,7 +13,7 @@ import pstats
 import time
 from pathlib import Path
 
-from benchmarks.seq_neg import QUICK, Scale, replay
+from benchmarks.seq_neg import EVENTS, FEW, replay
 from benchmarks.workloads import batches, keyed
 
 _ROOT = str(Path(__file__).resolve().parent.parent)
@@ -21,8 +21,7 @@ _ROOT = str(Path(__file__).resolve().parent.parent)
 
 def profile(size: int, *, quick: bool = False, text_keys: bool = False, lines: int = 35) -> str:
     """Run the workload in batches of ``size`` and return the report as text."""
-    scale = QUICK if quick else Scale()
-    events = keyed(scale.events(size), text_keys=text_keys)
+    events = keyed(FEW if quick else EVENTS, text_keys=text_keys)
     prepared = batches(events, size)
     replay(prepared[: max(len(prepared) // 10, 1)])  # imports, caches
     began = time.perf_counter()

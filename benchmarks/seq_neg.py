@@ -9,7 +9,6 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,18 +29,8 @@ SIZES = (256, 2_048, 8_192, 65_536)
 WANTED = {256: 0.05, 8_192: 0.3}
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """How many events: fewer for small batches, whose cost per batch does not depend on how long the stream is."""
-
-    large: int = 1_000_000
-    small: int = 200_000
-
-    def events(self, size: int) -> int:
-        return self.small if size < 2_048 else self.large
-
-
-QUICK = Scale(large=150_000, small=50_000)
+#: Events of a run, and of a quick one.
+EVENTS, FEW = 1_000_000, 100_000
 
 
 def runtime(level: Level | None = None) -> lc.Runtime:
@@ -93,7 +82,6 @@ def verify(changes: list[pa.Table], events: pa.Table, engine: lc.Runtime) -> tup
 
 def run(repeats: int = 5, *, quick: bool = False, say: Callable[[str], None] = print) -> Report:
     """Measure all batch sizes with integer and with text keys; raises Disqualified when any answer is wrong."""
-    scale = QUICK if quick else Scale()
     report = Report(
         "seq_neg",
         {
@@ -106,9 +94,9 @@ def run(repeats: int = 5, *, quick: bool = False, say: Callable[[str], None] = p
         },
     )
     for text_keys in (False, True):
-        whole = keyed(scale.large, text_keys=text_keys)
+        events = keyed(FEW if quick else EVENTS, text_keys=text_keys)
         for size in SIZES:
-            report.rows.append(_measure(whole.slice(0, scale.events(size)), size, text_keys, repeats))
+            report.rows.append(_measure(events, size, text_keys, repeats))
         say(f"\n{QUERY}\naggressive level, 10 % of events late, {'text' if text_keys else 'integer'} keys")
         say(shown([r for r in report.rows if r["keys"] == ("text" if text_keys else "integer")]))
     return report
