@@ -1,10 +1,14 @@
-"""Generators of promises in a running engine: final answers, all of them, as soon as something is proven."""
+"""Promises in a running engine: final answers, all of them, as soon as something is proven, whoever promises; and no
+more state than what cannot be proven useless."""
 
 import re
 import subprocess
 import sys
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from random import Random
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -20,8 +24,12 @@ from latecomer.consistency.generators import (
     SequenceNumbers,
     SourcesInOrder,
 )
+from latecomer.runtime import lane
 from tests import oracle
-from tests.test_generators import COLUMNS, STREAM, STREAMS, LowWatermark
+from tests.test_generators import COLUMNS, STREAM, STREAMS, LowWatermark, mixed
+from tests.test_levels import Ledger
+from tests.test_purge import excluded
+from tests.time_reference import Beating, Delayed, Ending, InOrder, Numbered, Planned, Proven, clock_of
 
 QUERY = lc.Query("PATTERN SEQ(A a, !B b, A c) WITHIN 6", name="q", level=lc.Conservative())
 SCHEMA = pa.schema({**COLUMNS, "ts": pa.int64(), "device": pa.string()})
@@ -164,3 +172,352 @@ def test_the_examples_of_the_page_print_what_it_shows():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout == "".join(text for kind, text in blocks if kind == "text")
+
+
+# Against the scalar reference: exactly what must be out, and exactly what is late, after each batch
+
+TEXTS = [
+    "SEQ(A a, !B b, A c) WITHIN 6",
+    "SEQ(A a, !B b) WITHIN 5",
+    "SEQ(!B b, A a, C c) WITHIN 6",
+    "SEQ(A a, C c) WITHIN 8",
+    "SEQ(A a, !B b, C c, !A d) WITHIN 5",
+]
+ROWS = pa.schema([("id", pa.string()), ("type", pa.string()), ("ts", pa.int64()), ("source", pa.string())])
+ROWS = ROWS.append(pa.field("of", pa.string())).append(pa.field("seq", pa.int64()))
+
+
+@dataclass(frozen=True)
+class Course:
+    """A query, generators (config and scalar counterpart), and steps in order of arrival: ("row", dict), where type
+    PUNCT is punctuation; ("punctuate", type, source, ts), ("advance", now) and ("observe", ts)."""
+
+    text: str
+    promises: tuple
+    steps: tuple
+    options: tuple = ()
+    cuts: frozenset = frozenset()
+    restores: frozenset = frozenset()
+
+    @property
+    def query(self):
+        return lc.Query(f"PATTERN {self.text}", name="q", level=lc.Conservative())
+
+    def play(self):
+        """Each output, with the number of steps done."""
+        given = {"source": "source", "punctuation": "PUNCT", "unit": "s", "schema": ROWS}
+        configs = [config for config, _ in self.promises]
+        runtime = lc.Runtime(lc.Stream(id="id", promises=configs, **given | dict(self.options)), self.query)
+        rows = []
+        for number, step in enumerate((*self.steps, None)):
+            if rows and (step is None or step[0] != "row" or number in self.cuts):
+                yield runtime.process(pa.Table.from_pylist(rows, ROWS)), number
+                rows = []
+                if number in self.restores:
+                    runtime = lc.Runtime.restore(runtime.snapshot())
+            match step:
+                case "row", e:
+                    rows.append({name: e.get(name) for name in ROWS.names})
+                case "punctuate", type, source, ts:
+                    yield runtime.punctuate(ts, type=type, source=source), number + 1
+                case "advance", now:
+                    yield runtime.advance(now), number + 1
+                case "observe", ts:
+                    yield runtime.observe(ts), number + 1
+        yield runtime.finish(), None
+
+    def reference(self):
+        names = {"clock": "kind", "sources": "declared", "idle_timeout": "timeout"}
+        options = {names[k]: v for k, v in self.options if v is not None}
+        return Proven(self.query.plan, "s", [make() for _, make in self.promises], **options)
+
+
+def tell(reference, step):
+    match step:
+        case "row", {"type": "PUNCT"} as e:
+            reference.punctuate(e["of"], e["source"], e["ts"])
+        case "row", e:
+            reference.event(e)
+        case "punctuate", type, source, ts:
+            reference.punctuate(type, source, ts)
+        case "advance", now:
+            reference.advance(now)
+        case "observe", ts:
+            reference.observe(ts)
+
+
+def check(course):
+    reference, ledger, late, done = course.reference(), Ledger("q"), [], 0
+    for out, upto in course.play():
+        for step in course.steps[done:upto]:
+            tell(reference, step)
+        if upto is None:
+            reference.finish()
+        done = upto
+        late += [(r["id"], r["reason"], r["late_by"]) for r in out.late.to_pylist()]
+        assert late == reference.late, f"after step {upto}"
+        ledger.read(out)
+        assert set(ledger.held()) == set(reference.out()), f"after step {upto}"
+        assert all(op == "insert" for op, _ in ledger.order)
+    return reference, set(ledger.held())
+
+
+def events_in(course):
+    return [s[1] for s in course.steps if s[0] == "row" and s[1]["type"] != "PUNCT"]
+
+
+PLANS = [(3, "B"), (5, "B"), (9, "A")]
+ANY_PROMISE = [
+    (SourcesInOrder(), InOrder),
+    (SourcesInOrder(strict=True), lambda: InOrder(strict=True)),
+    (BoundedDelay({"B": 2}), lambda: Delayed({"B": 2})),
+    (BoundedDelay(5), lambda: Delayed({None: 5})),
+    (Heartbeats("beat"), lambda: Beating("beat")),
+    (EndOfInput("end"), lambda: Ending("end")),
+    (SequenceNumbers("seq"), Numbered),
+    (SequenceNumbers("seq", timeout=4), lambda: Numbered(4)),
+    (
+        Schedule([t for t, _ in PLANS], [k for _, k in PLANS], ["e0", "e3", "e5"], complete_to=20),
+        lambda: Planned({i: (k, t) for i, (t, k) in zip(["e0", "e3", "e5"], PLANS, strict=True)}, 20),
+    ),
+]
+
+
+@st.composite
+def courses(draw):
+    """Anything: promises are broken, sources join, idle and return, punctuation comes from everywhere."""
+    pick = lambda *options: draw(st.sampled_from(options))  # noqa: E731
+    promises = tuple(draw(st.lists(st.sampled_from(ANY_PROMISE), max_size=3)))
+    idles = pick(None, None, 3, 6)
+    options = (("clock", pick("stream", "source")), ("sources", pick(None, "x", "xyz")), ("idle_timeout", idles))
+    steps, now, time = [], 0, 0
+    for number in range(draw(st.integers(1, 14))):
+        time += pick(0, 1, 1, 2)
+        what = pick(*["event"] * 8, "punctuation", "punctuate", "observe", *(["advance"] * 3 if idles else []))
+        of, source, ts = pick("A", "B", "B", None), pick(None, *"xyz"), time - pick(0, 0, 1, 2, 4, -2)
+        if what == "event":
+            e = {"id": f"e{number}", "type": pick(*"AABBC", "beat", "end"), "ts": ts, "source": pick(*"xxyyz")}
+            steps.append(("row", e | {"seq": pick(None, 0, 1, 2, 3)}))
+        elif what == "punctuation":
+            steps.append(("row", {"id": None, "type": "PUNCT", "ts": ts, "of": of, "source": source}))
+        elif what == "punctuate":
+            steps.append((what, of, source, ts))
+        elif what == "observe":
+            steps.append((what, time))
+        else:
+            now += pick(1, 2, 3, 6)
+            steps.append((what, now))
+    numbers = st.sets(st.integers(0, len(steps)))
+    cuts = frozenset(draw(numbers))
+    return Course(pick(*TEXTS), promises, tuple(steps), options, cuts, frozenset(draw(numbers)))
+
+
+@given(courses())
+def test_after_each_batch_exactly_what_is_proven_is_out(course):
+    check(course)
+
+
+@settings(max_examples=50)
+@given(courses())
+def test_nothing_depends_on_the_batches(course):
+    def outcome(cuts):
+        ledger, late = Ledger("q"), []
+        for out, _ in replace(course, cuts=frozenset(cuts), restores=frozenset()).play():
+            ledger.read(out)
+            late += [(r["late_id"], r["late_by"]) for r in out.late.to_pylist()]
+        return ledger.net, late
+
+    assert outcome([]) == outcome(range(len(course.steps))) == outcome(course.cuts)
+
+
+@st.composite
+def honest(draw, punctuation=False):
+    """Sources in order with numbers, heartbeats, an end, bounded delay and a schedule: all that is promised is true."""
+    pick = lambda *options: draw(st.sampled_from(options))  # noqa: E731
+    lists, number = [], 0
+    for source in "xyz":
+        sent = []
+        for seq, ts in enumerate(sorted(draw(st.lists(st.integers(0, 14), max_size=5)))):
+            if sent and pick(0, 0, 1) and ts > sent[-1]["ts"]:
+                sent.append({"id": f"e{number}", "type": "beat", "ts": ts - 1, "source": source, "seq": None})
+                number += 1
+            sent.append({"id": f"e{number}", "type": pick(*"AABBC"), "ts": ts, "source": source, "seq": seq})
+            number += 1
+        if pick(0, 1):
+            at = max([0, *(e["ts"] for e in sent)]) + pick(0, 3)
+            sent.append({"id": f"e{number}", "type": "end", "ts": at, "source": source, "seq": None})
+            number += 1
+        lists.append(sent)
+    events, kind = mixed(draw, lists), pick("stream", "source")
+    clock, delay = clock_of(kind, "xyz"), {"A": 0, "B": 0, "C": 0}
+    for e in events:
+        clock.event(e["ts"], e["source"])
+        delay[e["type"]] = max(delay.get(e["type"], 0), clock.value - e["ts"])
+    asked = {t: d for t, d in delay.items() if t in "ABC"}
+    expected = {e["id"]: (e["type"], e["ts"]) for e in events if e["type"] in "AB"}
+    kinds, times = zip(*expected.values(), strict=True) if expected else ((), ())
+    choices = [
+        (SourcesInOrder(), InOrder),
+        (BoundedDelay(asked), lambda: Delayed(asked)),
+        (BoundedDelay({"B": asked["B"]}), lambda: Delayed({"B": asked["B"]})),
+        (Heartbeats("beat"), lambda: Beating("beat")),
+        (EndOfInput("end"), lambda: Ending("end")),
+        (SequenceNumbers("seq"), Numbered),
+        (Schedule(times, kinds, list(expected), complete_to=15), lambda: Planned(expected, 15)),
+    ]
+    promises = tuple(draw(st.lists(st.sampled_from(choices), min_size=0 if punctuation else 1, max_size=3)))
+    steps = [("row", e) for e in events]
+    for _ in range(draw(st.integers(1, 6)) if punctuation else 0):
+        steps = punctuated(pick, steps)
+    numbers = st.sets(st.integers(0, len(steps)))
+    cuts, options = frozenset(draw(numbers)), (("clock", kind), ("sources", "xyz"))
+    return Course(pick(*TEXTS), promises, tuple(steps), options, cuts, frozenset(draw(numbers)))
+
+
+def punctuated(pick, steps):
+    """With one more punctuation that is true, in the stream or by hand, for one source or all; it may come later than
+    it could, say less, or come twice."""
+    at = pick(*range(len(steps) + 1))
+    of, source = pick("A", "B", "B", None), pick(None, *"xyz")
+    rest = [s[1] for s in steps[at:] if s[0] == "row" and s[1]["type"] != "PUNCT"]
+    later = [e["ts"] for e in rest if of in (None, e["type"]) and source in (None, e["source"])]
+    ts = min(later, default=20) - 1 - pick(0, 0, 1, 5)
+    row = {"id": None, "type": "PUNCT", "ts": ts, "of": of, "source": source}
+    step = pick(("row", row), ("row", row), ("punctuate", of, source, ts))
+    again = pick(*range(at, len(steps) + 1))
+    steps = [*steps[:again], *([step] if pick(0, 0, 1) else []), *steps[again:]]
+    return [*steps[:at], step, *steps[at:]]
+
+
+@given(st.booleans().flatmap(lambda punctuation: honest(punctuation=punctuation)))
+def test_where_all_promises_are_kept_nothing_is_lost_or_late(course):
+    reference, net = check(course)
+    assert reference.late == []
+    assert net == oracle.matches(course.query.plan, events_in(course), "s")
+
+
+@settings(max_examples=40)
+@given(honest(punctuation=True), st.data())
+def test_lost_punctuation_only_delays(course, data):
+    """Without some of its punctuation a course gives the same answer, never sooner."""
+
+    def told(some):
+        when = {}
+        for out, upto in replace(some, cuts=frozenset(range(len(some.steps))), restores=frozenset()).play():
+            row = some.steps[upto - 1][1] if upto else {}
+            for r in out.changes.to_pylist():
+                when[tuple(r["events"])] = places.get(row["id"] if isinstance(row, dict) and row else None, 99)
+        return when
+
+    spoken = [n for n, s in enumerate(course.steps) if s[0] == "punctuate" or s[1]["type"] == "PUNCT"]
+    lost = data.draw(st.sets(st.sampled_from(spoken)))
+    fewer = replace(course, steps=tuple(s for n, s in enumerate(course.steps) if n not in lost))
+    places = {e["id"]: n for n, e in enumerate(events_in(course))}
+    full, less = told(course), told(fewer)
+    assert set(full) == set(less)
+    after_events = {m: at for m, at in full.items() if at < 99}
+    assert all(less[m] >= at for m, at in after_events.items())
+
+
+# Idle sources
+
+
+def test_an_idle_source_holds_nothing_back_until_it_returns():
+    course = Course(
+        "SEQ(A a, !B b, A c) WITHIN 6",
+        ((SourcesInOrder(), InOrder),),
+        (
+            ("row", {"id": "1", "type": "A", "ts": 1, "source": "x", "seq": None}),
+            ("row", {"id": "2", "type": "C", "ts": 1, "source": "y", "seq": None}),
+            ("row", {"id": "3", "type": "A", "ts": 5, "source": "x", "seq": None}),
+            ("advance", 0),
+            ("row", {"id": "4", "type": "A", "ts": 9, "source": "x", "seq": None}),
+            ("advance", 5),  # y idles: x has promised up to 8
+            ("row", {"id": "5", "type": "B", "ts": 4, "source": "y", "seq": None}),  # late, and y holds again
+            ("row", {"id": "6", "type": "A", "ts": 13, "source": "x", "seq": None}),
+            ("row", {"id": "7", "type": "B", "ts": 10, "source": "y", "seq": None}),
+            ("advance", 20),  # both idle at once: nothing moves
+        ),
+        (("sources", "xy"), ("idle_timeout", 5)),
+    )
+    reference, net = check(course)
+    assert [i for i, *_ in reference.late] == ["5"]
+    assert net == {("1", "3"), ("3", "4")}
+    when = {}
+    for out, upto in course.play():
+        when |= {tuple(r["events"]): upto for r in out.changes.to_pylist()}
+    assert when == {("1", "3"): 6, ("3", "4"): 6}
+
+
+# State
+
+
+@pytest.mark.parametrize("pattern", ["A a, B b, C c", "A a, !B b, C c", "!A a, B b, C c", "A a, B b, !C c"])
+@pytest.mark.parametrize("first", [0, 40])
+def test_state_stays_near_the_least_that_proof_allows(pattern, first):
+    """After each step at most twice the least that any earlier step could have come down to, and ``first`` more: the
+    brute force looks at all events that were ever accepted."""
+    query = lc.Query(f"PATTERN SEQ({pattern}) WHERE [k] WITHIN 20 s", level=lc.Conservative())
+    choose, kinds = Random(pattern), {c.index: c.type for c in query.plan.components}
+    with mock.patch.object(lane, "_FIRST_PURGE", first):
+        runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query)
+        accepted, bounds, most, stored = {i: [] for i in kinds}, dict.fromkeys("ABC", -(10**6)), 0, []
+        for step in range(120):
+            rows = [
+                {
+                    "id": 4 * step + n,
+                    "type": choose.choice("ABC"),
+                    "ts": 2 * step + choose.randint(-5, 5),
+                    "k": choose.choice("uvw"),
+                }
+                for n in range(4)
+            ]
+            late = {r["id"] for r in runtime.process(rows).late.to_pylist()}
+            for r in rows:
+                for index, kind in kinds.items():
+                    if kind == r["type"] and r["id"] not in late:
+                        accepted[index].append((r["k"], r["ts"]))
+            kind = choose.choice("ABC")
+            bounds[kind] = max(bounds[kind], 2 * step - choose.randint(3, 12 if kind == "A" else 6))
+            runtime.punctuate(bounds[kind], type=kind)
+            least = minimum(query.plan, 20, accepted, bounds)
+            most = max(most, least)
+            stored.append(runtime._engine.lanes[0].stored())
+            assert stored[-1] <= 2 * most + first + 8  # a step brings two events of a kind at most to each component
+            assert stored[-1] >= least
+    assert max(stored) < 200  # of some 480
+
+
+def minimum(plan, window, accepted, bounds):
+    """How many events are left when all that can be excluded is excluded, over and over."""
+    kept = {index: list(events) for index, events in accepted.items()}
+    while True:
+        useless = excluded(plan, window, kept, bounds)
+        if not useless:
+            return sum(map(len, kept.values()))
+        kept = {index: [(k, t) for k, t in events if (index, k, t) not in useless] for index, events in kept.items()}
+
+
+@pytest.mark.parametrize("level", [lc.KSlack(300), lc.Aggressive(200), lc.Aggressive(50, 400)])
+def test_state_of_levels_with_a_clock_is_what_lies_within_their_reach(level):
+    """Of all accepted events only those are held that lie above the floor, or a quarter of a slice below it."""
+    query = lc.Query("PATTERN SEQ(A a, !B b, C c) WHERE [k] WITHIN 500 s", name="q", level=level)
+    choose, runtime = Random(5), lc.Runtime(lc.Stream(id="id", unit="s"), query)
+    runtime.process([{"id": -1, "type": "A", "ts": -(10**6), "k": 0}])
+    events, retention = [], runtime.explain()["queries"]["q"]["retention"]
+    assert retention == 500 + (
+        300 if isinstance(level, lc.KSlack) else max(level.max_delay.units("s"), level.patience.units("s"))
+    )
+    excess = runtime._engine.layout.mask // 4 + 1
+    for step in range(300):
+        rows = []
+        for n in range(10):
+            ts = 60 * step + choose.randint(-250, 50)
+            rows.append({"id": 10 * step + n, "type": choose.choice("ABC"), "ts": ts, "k": choose.randint(0, 3)})
+        out = runtime.process(rows)
+        late = {r["id"] for r in out.late.to_pylist()}
+        events += [r["ts"] for r in rows if r["id"] not in late]
+        told = runtime.explain()["queries"]["q"]
+        held = told["stored"] + told["buffered"]
+        floor = runtime.clock - retention
+        assert sum(ts >= floor for ts in events) <= held <= sum(ts >= floor - excess for ts in events)

@@ -4,6 +4,7 @@ It shares nothing with the engine but the plans of queries; with the oracle it p
 whatever the batches.
 """
 
+from latecomer.consistency.clock import END
 from latecomer.consistency.levels import Aggressive, KSlack
 from tests.oracle import combinations, killers, scopes
 
@@ -202,3 +203,188 @@ class World:
     def finish(self):
         for asked in self.asked.values():
             asked.done = True
+
+
+class Promised:
+    """What has been promised, one row at a time, with dictionaries: by type, by (type, source); and by whom.
+
+    A promise is (type or None, source or None, ts). A type is closed once every source that counts has promised as
+    much. Generators are asked after each event, and when a clock has moved.
+    """
+
+    def __init__(self, types, generators=(), kind="stream", declared=(), timeout=None):
+        self.types, self.generators, self.clock = types, generators, clock_of(kind, declared, timeout)
+        self.whole, self.own, self.silence = dict.fromkeys(types, -FOREVER), {}, Silence(declared, timeout)
+        self.resting = set()  # sources that were idle at the last advance, and have sent nothing since
+        for generator in generators:
+            self.take(generator.begin(types))
+
+    def bound(self, type, source):
+        """No event of the type from the source at or below this time may come."""
+        return max(self.whole[type], self.own.get((type, source), -FOREVER))
+
+    def event(self, e):
+        source = e.get("source")
+        self.silence.spoke(source)
+        self.resting.discard(source)
+        self.clock.event(e["ts"], source)
+        for generator in self.generators:
+            self.take(generator.event(e, self.clock.value))
+        self.follow()
+
+    def punctuate(self, type, source, ts):
+        if source is not None:
+            self.silence.heard.setdefault(source)
+        self.take([(type, source, ts)])
+
+    def advance(self, now):
+        self.clock.advance(now)
+        self.silence.advance(now)
+        self.resting = set(self.silence.idle)
+        self.follow()
+        self.moved()
+
+    def observe(self, ts):
+        self.clock.reach(ts)
+        self.moved()
+
+    def moved(self):
+        for generator in self.generators:
+            self.take(generator.moved(self.clock.value))
+
+    def take(self, promises):
+        for named, source, ts in promises:
+            for type in self.types if named is None else [named]:
+                if type not in self.whole:
+                    continue
+                if source is None:
+                    self.whole[type] = max(self.whole[type], ts)
+                else:
+                    self.own[type, source] = max(self.own.get((type, source), -FOREVER), ts)
+        self.follow()
+
+    def follow(self):
+        counts = [source for source in self.silence.heard if source not in self.resting]
+        for type in self.types:
+            least = min((self.own.get((type, source), -FOREVER) for source in counts), default=-FOREVER)
+            self.whole[type] = max(self.whole[type], least)
+
+
+class Says:
+    """A generator of promises by its definition; this one says nothing."""
+
+    def begin(self, types):
+        return []
+
+    def event(self, e, clock):
+        return []
+
+    def moved(self, clock):
+        return []
+
+
+class InOrder(Says):
+    def __init__(self, strict=False):
+        self.back = 0 if strict else 1
+
+    def event(self, e, clock):
+        return [(None, e.get("source"), e["ts"] - self.back)]
+
+
+class Delayed(Says):
+    def __init__(self, delays):
+        self.delays = delays
+
+    def event(self, e, clock):
+        return self.moved(clock)
+
+    def moved(self, clock):
+        return [(type, None, clock - delay - 1) for type, delay in self.delays.items()]
+
+
+class Beating(Says):
+    def __init__(self, type):
+        self.type = type
+
+    def event(self, e, clock):
+        return [(None, e.get("source"), e["ts"])] if e["type"] == self.type else []
+
+
+class Ending(Beating):
+    def event(self, e, clock):
+        return [(None, e.get("source"), END)] if e["type"] == self.type else []
+
+
+class Numbered(Says):
+    """All numbers of a source are looked through after each event; the earliest gap is given up after the timeout."""
+
+    def __init__(self, timeout=None):
+        self.timeout, self.next, self.waiting, self.bounds = timeout, {}, {}, {}
+
+    def event(self, e, clock):
+        source, number = e.get("source"), e.get("seq")
+        if number is not None:
+            self.next.setdefault(source, 0)
+            if number >= self.next[source]:
+                self.waiting.setdefault(source, {}).setdefault(number, (e["ts"], clock))
+        return self.moved(clock)
+
+    def moved(self, clock):
+        for source, waiting in self.waiting.items():
+            while waiting:
+                since = min(at for _, at in waiting.values())
+                if min(waiting) != self.next[source] and (self.timeout is None or clock < since + self.timeout):
+                    break
+                number = min(waiting)
+                while number in waiting:  # a run of numbers goes with its first
+                    ts, _ = waiting.pop(number)
+                    self.bounds[source] = max(self.bounds.get(source, -FOREVER), ts)
+                    number += 1
+                self.next[source] = number
+        return [(None, source, bound - 1) for source, bound in self.bounds.items()]
+
+
+class Planned(Says):
+    """Expected events (id -> type and time), each of which comes or is cancelled; all is known up to ``end``."""
+
+    def __init__(self, expected, end, cancelled=None):
+        self.open, self.end = dict(expected), end
+        self.named = {type for type, _ in expected.values()}
+
+    def begin(self, types):
+        return [(t, None, min([self.end + 1, *(ts for k, ts in self.open.values() if k == t)]) - 1) for t in self.named]
+
+    def event(self, e, clock):
+        self.open.pop(e["id"], None)
+        return self.begin(())
+
+
+class Proven(Promised):
+    """A query at the conservative level: what it may use, what is late, what must be out."""
+
+    def __init__(self, plan, unit, *given, **options):
+        super().__init__(plan.types, *given, **options)
+        self.plan, self.unit, self.accepted, self.late = plan, unit, [], []
+
+    def event(self, e):
+        if e["type"] in self.plan.types:
+            by = self.bound(e["type"], e.get("source")) + 1 - e["ts"]
+            if by > 0:
+                self.late.append((e["id"], "after_punctuation", by))
+            else:
+                self.accepted.append(e)
+        super().event(e)
+
+    def finish(self):
+        self.whole = dict.fromkeys(self.types, FOREVER)
+
+    def out(self):
+        """ids -> the match's events."""
+        found = {}
+        for m in combinations(self.plan, self.accepted, self.unit):
+            closed = all(
+                high <= self.whole[n.component.type] or low > high for n, low, high in scopes(self.plan, m, self.unit)
+            )
+            if closed and not any(killers(self.plan, m, self.accepted, self.unit)):
+                found[tuple(e["id"] for e in m)] = m
+        return found
