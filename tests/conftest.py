@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, settings
 SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 settings.register_profile(
-    "test", max_examples=100, deadline=None, derandomize=True, database=None, suppress_health_check=SLOW_IS_FINE
+    "test", max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=SLOW_IS_FINE
 )
 settings.register_profile("fuzz", max_examples=500, deadline=None, database=None, suppress_health_check=SLOW_IS_FINE)
 settings.load_profile("test")

@@ -104,6 +104,26 @@ def test_example_5_all_punctuation_together_sees_the_order():
     assert tell(start(text, lc.Conservative()), f"{seen} <B,17> <D,11> d12 f16 .") == {"f16": ["+b6 a7 b11 d12 f16"]}
 
 
+@pytest.mark.parametrize(
+    ("pattern", "words", "told"),
+    [
+        ("A a, B b", "b5 <A,3> a4 <A,4> a3", {"a4": ["+a4 b5"]}),
+        ("A a, B b", "a5 <B,14> b15 b16", {"b15": ["+a5 b15"]}),
+        ("A a, B b, C c, D d", "a5 b6 c7 <B,20> <C,20> <A,20> d8 d16", {"d8": ["+a5 b6 c7 d8"]}),
+        ("A a, B b, C c, D d", "a5 b6 c7 <B,20> <C,20> <A,20> d15", {"d15": ["+a5 b6 c7 d15"]}),
+        ("A a, B b, C c", "c7 a5 <A,6> <C,7> b6 <B,6>", {"b6": ["+a5 b6 c7"]}),
+        ("A a, !C c, B b", "c3 b5 <A,1> a2 <C,4>", {}),
+        ("A a, !C c, B b", "c3 a2 <A,9> <C,2> b5 <C,9>", {}),
+        ("A a, !C c, B b, !D d", "a1 b5 c3 <A,20> <B,20> <C,20> <D,11>", {}),
+        ("A a, !C c, B b, !D d", "c3 a1 b5 <A,20> <B,20> <C,20> <D,11>", {}),
+        ("A a, !C c, B b, !D d", "a1 b5 c1 <A,20> <B,20> <C,20> <D,11>", {"<D,11>": ["+a1 b5"]}),
+    ],
+)
+def test_a_purge_by_punctuation_drops_nothing_that_is_needed(pattern, words, told):
+    """Liu 2012, §3.6.1, definition 1, algorithm 2: events one unit within what can still come, chains in a row."""
+    assert tell(start(f"PATTERN SEQ({pattern}) WITHIN 10 s", lc.Conservative()), words) == told
+
+
 def test_example_6_punctuation_lets_a_held_match_go():
     """Liu 2012, §3.6.1, example 6: c5 is outside (6, 10), so a3 b6 d10 waits for <C,10> only; the printed "<" would
     not release.
