@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from latecomer.storage.hashing import TAIL
+
 I64 = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
 
@@ -34,12 +36,14 @@ class Buffer:
     [2, 3]
     """
 
-    __slots__ = ("_data", "_end", "_start")
+    __slots__ = ("_data", "_end", "_spare", "_start")
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._data: Array = np.empty(0, dtype)
+    def __init__(self, dtype: np.dtype[Any], spare: int = 0) -> None:
+        """``spare``: so many values behind the live ones are memory that may be read, whatever it holds."""
+        self._data: Array = np.empty(spare, dtype)
         self._start = 0
         self._end = 0
+        self._spare = spare
 
     def __len__(self) -> int:
         return self._end - self._start
@@ -49,10 +53,10 @@ class Buffer:
 
     def append(self, values: Array) -> None:
         n = len(values)
-        if self._end + n > len(self._data):
+        if self._end + n + self._spare > len(self._data):
             # New memory even when the old would do: arrays handed out still look at it.
             live = self.live()
-            grown = np.empty(max(2 * (len(live) + n), 64), self._data.dtype)
+            grown = np.empty(max(2 * (len(live) + n), 64) + self._spare, self._data.dtype)
             grown[: len(live)] = live
             self._data, self._start, self._end = grown, 0, len(live)
         self._data[self._end : self._end + n] = values
@@ -60,6 +64,10 @@ class Buffer:
 
     def drop(self, n: int) -> None:
         self._start += n
+
+    def words(self) -> npt.NDArray[np.uint64]:
+        """For bytes with 8 to spare: the little-endian word that begins at each live byte and at the end."""
+        return np.ndarray((len(self) + 1,), "<u8", self._data.data, self._start, (1,))
 
     @property
     def nbytes(self) -> int:
@@ -184,7 +192,7 @@ class BytesColumn:
         self._large = pa.large_binary() if binary else pa.large_string()
         self._offsets = Buffer(np.dtype(np.int64))
         self._offsets.append(np.zeros(1, np.int64))
-        self._data = Buffer(np.dtype(np.uint8))
+        self._data = Buffer(np.dtype(np.uint8), spare=8)
         self._valid = _Validity()
 
     def append(self, values: pa.Array) -> None:
@@ -214,8 +222,32 @@ class BytesColumn:
         rebased.append(offsets - gone)
         self._offsets = rebased
 
+    @property
+    def no_nulls(self) -> bool:
+        return self._valid.none
+
     def take(self, positions: I64) -> pa.Array:
         return self._all().take(pa.array(positions))
+
+    def same(self, positions: I64, other: BytesColumn, others: I64) -> npt.NDArray[np.bool_]:
+        """Whether the values at ``positions`` are those of ``other`` at ``others``, pair by pair, eight bytes at a
+        time; nulls are empty.
+        """
+        mine, its = self._offsets.live(), other._offsets.live()
+        starts, other_starts = mine.take(positions), its.take(others)
+        lengths = mine.take(positions + 1) - starts
+        equal: npt.NDArray[np.bool_] = lengths == its.take(others + 1) - other_starts
+        words, other_words = self._data.words(), other._data.words()
+        equal &= (words[starts] ^ other_words[other_starts]) & TAIL.take(lengths, mode="clip") == 0
+        done = 8
+        while True:
+            rows = (equal & (lengths > done)).nonzero()[0]
+            if not len(rows):
+                return equal
+            differ = words[starts.take(rows) + done] ^ other_words[other_starts.take(rows) + done]
+            differ &= TAIL.take(lengths.take(rows) - done, mode="clip")
+            equal[rows] = differ == 0
+            done += 8
 
     def live(self) -> pa.Array:
         return self._all().take(pa.array(np.arange(len(self._offsets) - 1)))

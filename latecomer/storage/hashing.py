@@ -25,7 +25,8 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
-_TAIL = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [2**64 - 1], np.uint64)  # keeps the first n bytes of a word
+#: ANDed with a little-endian word, ``TAIL[n]`` keeps its first n bytes.
+TAIL = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [2**64 - 1], np.uint64)
 _PAD = np.zeros(8, np.uint8)
 _NULL = np.uint64(0xA0761D6478BD642F)
 
@@ -183,7 +184,7 @@ def _bytes_of(column: pa.Array) -> tuple[U64, I64, I64]:
 
 
 def _word(words: U64, starts: I64, lengths: I64) -> U64:
-    return words[starts] & _TAIL.take(lengths, mode="clip")
+    return words[starts] & TAIL.take(lengths, mode="clip")
 
 
 def _hash_rest(result: U64, words: U64, starts: I64, lengths: I64) -> U64:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.storage.columns import I64, Buffer, Column, FixedColumn, make_column
+from latecomer.storage.columns import I64, Buffer, BytesColumn, Column, FixedColumn, make_column
 from latecomer.storage.hashing import U64
 
 Bools = npt.NDArray[np.bool_]
@@ -104,6 +104,8 @@ class EventLog:
         left, right = self.columns[name], self.columns[other]
         if _plain_integers(left) and _plain_integers(right) and left.type == right.type:
             return left.values.live().take(self._at(refs)) == right.values.live().take(self._at(other_refs))  # type: ignore[no-any-return]
+        if _plain_texts(left) and _plain_texts(right) and left.type == right.type:
+            return left.same(self._at(refs), right, self._at(other_refs))
         result = pc.equal(self.take(name, refs), self.take(other, other_refs))
         if result.null_count:
             result = result.fill_null(False)
@@ -169,3 +171,7 @@ class EventLog:
 def _plain_integers(column: Column) -> TypeGuard[FixedColumn]:
     """Whether values may be compared as they lie in memory."""
     return isinstance(column, FixedColumn) and pa.types.is_integer(column.type) and column.no_nulls
+
+
+def _plain_texts(column: Column) -> TypeGuard[BytesColumn]:
+    return isinstance(column, BytesColumn) and column.no_nulls
