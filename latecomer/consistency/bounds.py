@@ -59,6 +59,10 @@ class Bounds:
         own[: len(said)] = np.maximum(own[: len(said)], said)
         return own
 
+    def unchanged(self) -> History:
+        """The history of a batch in which nothing is promised and no idle source speaks."""
+        return History(self._whole.copy(), dict(self._own))
+
     def apply(self, rows: Punctuation, back: Punctuation | None = None) -> History:
         """Take in a batch's promises, in order of position; the history tells what held at each position.
 

@@ -54,14 +54,13 @@ class AdaptivePatience:
 
     #: Aim below the allowed share: the window looks back, while delays may grow.
     _MARGIN = 0.7
-    _BLOCK, _BLOCKS = 256, 16
+    _BLOCK, _BLOCKS = 256, 8
 
     def __init__(self, retractions: float, longest: int) -> None:
         self._allowed = retractions * self._MARGIN
         self.longest = longest
         self.wait = longest
-        # One entry per match found (delay 0) and one per match killed; a kill counts as a match of its own, which
-        # makes the share of kills a little smaller than it is among matches: _choose makes up for that.
+        # One entry for each match found (delay 0), and one for each match killed.
         self._seen = LatenessWindow(self._BLOCK, self._BLOCKS)
 
     def learn(self, delays: I64, matches: int) -> None:
@@ -78,9 +77,11 @@ class AdaptivePatience:
         low, high = 0, self.longest
         while low < high:
             middle = (low + high) // 2
-            # Of all entries a share t was killed later than `middle`; among the matches proper it is t / (1 - kills).
-            kills = self._seen.tail(0, 0)
-            if kills < 1.0 and self._seen.tail(0, middle) / (1.0 - kills) <= self._allowed:
+            # As shares of all entries: found matches, those of them killed, those killed later than `middle`. Matches
+            # that were killed while they waited were never emitted.
+            killed, taken_back = self._seen.tail(0, 0), self._seen.tail(0, middle)
+            emitted = (1.0 - killed) - killed + taken_back
+            if emitted > 0.0 and taken_back / emitted <= self._allowed:
                 high = middle
             else:
                 low = middle + 1

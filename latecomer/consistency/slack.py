@@ -152,7 +152,7 @@ class AdaptiveSlack:
         self._allowed = (1.0 - recall) * self._MARGIN
         self.longest = longest
         self._positives = list(positives)
-        self._seen = LatenessWindow()
+        self._seen = LatenessWindow(blocks=4)  # about 8,000 events: long enough for 99 %, short enough for drift
         self.k = longest
         self.limit = BEGINNING
 

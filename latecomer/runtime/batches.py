@@ -94,20 +94,30 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]], known: pa.Schema | None) -> t
 
 
 def _column(name: str, values: list[Any], wanted: pa.DataType | None, details: dict[int, str]) -> pa.Array:
+    """A column of the wanted type (None: the one that the values suggest); values that do not fit become null."""
     try:
-        return pa.array(values, wanted)
+        column = pa.array(values)
+        return column if wanted is None or column.type == wanted else _safely(column, wanted)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         pass
     if wanted is None:
         wanted = _common_type(values)
-    kept = list(values)
+    kept: list[Any] = []
     for row, value in enumerate(values):
         try:
-            pa.scalar(value, wanted)
+            # By way of the value's own type: Arrow would cut 1.5 to an integer without a word.
+            kept.append(_safely(pa.array([value]), wanted)[0].as_py())
         except (pa.ArrowException, OverflowError, TypeError, ValueError):
-            kept[row] = None
+            kept.append(None)
             details.setdefault(row, f"{name}={value!r} is no {wanted}")
     return pa.array(kept, wanted)
+
+
+def _safely(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The column in another type of its family; raises ArrowInvalid when a value would change."""
+    if not castable(column.type, wanted):
+        raise pa.ArrowInvalid(f"{column.type} is no {wanted}")
+    return column.cast(wanted)
 
 
 def _common_type(values: list[Any]) -> pa.DataType:
@@ -147,7 +157,8 @@ class Intake:
         self.given = schema
         self.id_name = stream.id or NUMBER
         self.schema = schema if stream.id is not None else schema.append(pa.field(NUMBER, pa.int64()))
-        self.unit = stream.unit_for(schema.field(stream.ts).type)
+        timed = schema.field(stream.ts).type
+        self.unit = "s" if pa.types.is_null(timed) and stream.unit is None else stream.unit_for(timed)
         self.next_number = 0
         self._known = len(types)
         names = [*types, *([stream.punctuation] if stream.punctuation is not None else [])]
@@ -194,6 +205,8 @@ class Intake:
     def _times(self, column: pa.Array, bad: Any, details: dict[int, str]) -> I64:
         name = self.stream.ts
         _mark(column, bad, details, f"{name} is null")
+        if pa.types.is_null(column.type):
+            return np.zeros(len(column), np.int64)
         if pa.types.is_timestamp(column.type):
             per_value, per_unit = UNITS[column.type.unit], UNITS[self.unit]
             values: I64 = _filled(column.view(pa.int64()))
@@ -231,10 +244,12 @@ class Intake:
 
 
 def _filled(column: pa.Array) -> I64:
-    if column.null_count:
-        column = column.fill_null(0)
-    result: I64 = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    result: I64 = _filled_as_is(column).astype(np.int64, copy=False)
     return result
+
+
+def _filled_as_is(column: pa.Array) -> Any:
+    return (column.fill_null(0) if column.null_count else column).to_numpy(zero_copy_only=False)
 
 
 def _mark(column: pa.Array, bad: Any, details: dict[int, str], detail: str, among: Any = None) -> None:
@@ -251,23 +266,25 @@ def _mark(column: pa.Array, bad: Any, details: dict[int, str], detail: str, amon
 def _cast(name: str, values: pa.Array, wanted: pa.DataType, bad: Any, details: dict[int, str]) -> pa.Array:
     """Bring a column into its type; single values that do not fit make their rows malformed."""
     given = values.type
-    if not _castable(given, wanted):
+    if not castable(given, wanted):
         raise SchemaError(f"column {name!r} holds {given}, but the stream's schema says {wanted}: convert it before")
     if pa.types.is_dictionary(given):
-        values = values.dictionary_decode()
+        values = values.dictionary.cast(plain_type(given)).take(values.indices)
     try:
         return values.cast(wanted)
     except pa.ArrowInvalid:
         forced = values.cast(wanted, safe=False)
-        back = forced.cast(values.type, safe=False)
-        wrong = pc.invert(pc.equal(back, values)).fill_null(False).to_numpy(zero_copy_only=False)
+        same = pc.equal(forced.cast(values.type, safe=False), values)
+        wrong = pc.invert(same).fill_null(False).to_numpy(zero_copy_only=False)
+        if pa.types.is_integer(values.type) and pa.types.is_integer(wanted):  # a wrapped value comes back the same
+            wrong = wrong | ((_filled_as_is(forced) < 0) != (_filled_as_is(values) < 0))
         for row in np.flatnonzero(wrong & ~bad).tolist():
             details[row] = f"{name}={values[row]} is no {wanted}"
         bad |= wrong
-        return forced
+        return pc.if_else(pa.array(wrong), pa.scalar(None, wanted), forced)
 
 
-def _castable(given: pa.DataType, wanted: pa.DataType) -> bool:
+def castable(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a column of one type may stand for the other: same family, or nothing but nulls."""
     given, wanted = plain_type(given), plain_type(wanted)
     t = pa.types
@@ -336,17 +353,17 @@ def _time_column(name: str, kind: pa.DataType) -> pa.DataType:
         return kind
     if t.is_date(kind):
         return pa.timestamp("s")
-    if t.is_integer(kind) or t.is_floating(kind) or t.is_null(kind):
+    if t.is_integer(kind) or t.is_floating(kind):
         return pa.int64()
+    if t.is_null(kind):
+        return kind  # no row has one, so none is usable; the type shows when one comes
     raise SchemaError(f"column {name!r} holds {kind}: event times must be whole numbers or Arrow timestamps")
 
 
 def _id_column(name: str, kind: pa.DataType) -> pa.DataType:
     t = pa.types
-    if t.is_string(kind) or t.is_binary(kind) or t.is_integer(kind):
+    if t.is_string(kind) or t.is_binary(kind) or t.is_integer(kind) or t.is_null(kind):
         return kind
     if t.is_floating(kind):
         return pa.int64()
-    if t.is_null(kind):
-        return pa.string()
     raise SchemaError(f"column {name!r} holds {kind}: event ids must be text, whole numbers or bytes")

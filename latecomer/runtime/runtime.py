@@ -127,7 +127,7 @@ class Runtime:
         given, details = to_arrow(batch, known)
         if not given.num_columns and not given.num_rows and self._engine is None:
             return iter(())
-        engine = self._engine_for(given.schema, by_row=not isinstance(batch, (pa.Table, pa.RecordBatch)))
+        engine = self._engine_for(given.schema, by_row=isinstance(batch, Sequence))
         outside = None if clocks is None else np.asarray(clocks, np.int64)
         return map(self._piece, engine.process(given, details, outside, cuts))
 

@@ -186,7 +186,9 @@ class Timekeeper:
     def _promise(self, batch: Batch, sources: I64, known: I64, before: int, arrivals: Arrivals, events: I64) -> History:
         """Take in the batch's punctuation and what generators make of its events; ``before``: sources known before
         it."""
-        rows = np.flatnonzero((batch.types == PUNCTUATION) & ~self._keyed(batch))
+        rows = np.zeros(0, np.int64)
+        if self._stream.punctuation is not None:
+            rows = np.flatnonzero((batch.types == PUNCTUATION) & ~self._keyed(batch))
         parts = []
         if len(rows):
             parts.append(self._in_stream(batch, rows, sources, known))
@@ -198,7 +200,7 @@ class Timekeeper:
                 parts.append(Punctuation(at, made.type, made.ts, made.source, np.maximum(knew, made.source + 1)))
         back = self._back(events, arrivals, known)
         if not parts and back is None:
-            return self.bounds.apply(NO_PROMISE)
+            return self.bounds.unchanged()
         return self.bounds.apply(in_order(parts), back)
 
     def _keyed(self, batch: Batch) -> Bools:
