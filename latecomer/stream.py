@@ -62,6 +62,10 @@ class Stream:
     schema: pa.Schema | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        for option in ("type", "ts", "id", "source", "punctuation", "of"):
+            name = getattr(self, option)
+            if not isinstance(name, str) and not (name is None and option in ("id", "source", "punctuation")):
+                raise ConfigError(f"Stream({option}={name!r}): a name is needed, as text")
         if self.unit is not None:
             object.__setattr__(self, "unit", canonical_unit(self.unit))
         if self.clock not in ("stream", "source"):
@@ -91,6 +95,12 @@ class Stream:
         if len(set(named)) != len(named):
             raise ConfigError(f"one column has two purposes: type, ts, id and source must differ, given {named}")
         object.__setattr__(self, "schema", self.declared)
+        if self.sources is not None and (self.source is None or isinstance(self.sources, str)):
+            raise ConfigError(
+                f"sources={self.sources!r}: give a list of names, and their column, Stream(source='device')"
+            )
+        if self.punctuation is not None and self.of in named:
+            raise ConfigError(f"of={self.of!r} is the column of something else; punctuation needs one of its own")
         if self.sources is not None:
             object.__setattr__(self, "sources", tuple(self.sources))
 

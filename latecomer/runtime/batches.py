@@ -58,7 +58,11 @@ def to_arrow(given: Any, known: pa.Schema | None) -> tuple[pa.RecordBatch, dict[
     if isinstance(given, pa.Table):
         return _one_batch(given), {}
     if type(given).__module__.split(".")[0] == "pandas" and hasattr(given, "columns"):
-        return _one_batch(pa.Table.from_pandas(given, preserve_index=False)), {}
+        try:
+            return _one_batch(pa.Table.from_pandas(given, preserve_index=False)), {}
+        except (pa.ArrowException, TypeError):  # a column of objects that are not all of one kind
+            whole = given.astype(object)
+            return _from_dicts(whole.where(whole.notna(), None).to_dict("records"), known)
     if hasattr(given, "__arrow_c_stream__"):
         return _one_batch(pa.table(given)), {}
     if (
@@ -268,6 +272,10 @@ def _cast(name: str, values: pa.Array, wanted: pa.DataType, bad: Any, details: d
     given = values.type
     if not castable(given, wanted):
         raise SchemaError(f"column {name!r} holds {given}, but the stream's schema says {wanted}: convert it before")
+    if pa.types.is_run_end_encoded(given):
+        values = pc.run_end_decode(values)
+        if values.type == wanted:
+            return values
     if pa.types.is_dictionary(given):
         values = values.dictionary.cast(plain_type(given)).take(values.indices)
     try:

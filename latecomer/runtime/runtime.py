@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,7 @@ class Runtime:
             raise ConfigError(
                 f"key={dict(key)!r}: give the columns of Stream(of_key={list(self.stream.of_key)!r}), and no source"
             )
+        _check_moment("ts", ts)
         if self._engine is None:
             self._waiting.append((type, ts, source, None if key is None else dict(key)))
             return self._collect(iter(()))
@@ -184,6 +186,7 @@ class Runtime:
         ``idle_timeout`` hold nothing back any more, and events further ahead than ``max_ahead`` are not believed.
         """
         self._open()
+        _check_moment("now", now)
         if self._engine is None:
             self._nows = [*self._nows[:1], now]  # since the first one declared sources have been silent
             return self._collect(iter(()))
@@ -365,6 +368,11 @@ class Runtime:
         no_changes = engine.no_changes if engine is not None else _NO_CHANGES.empty_table()
         no_late = engine.no_late if engine is not None else _NO_LATE.empty_table()
         return Output(pa.concat_tables(changes) if changes else no_changes, pa.concat_tables(late) if late else no_late)
+
+
+def _check_moment(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer, date)):
+        raise ConfigError(f"{name}={value!r} is no time: give a whole number of the stream's units, or a datetime")
 
 
 def _stream_fields(stream: Stream) -> dict[str, Any]:

@@ -60,6 +60,8 @@ def prepare(query: Query, events: Any, stream: Stream | None) -> Prepared:
                 f"the events have no column {name!r}: they have {', '.join(table.column_names)}; say with stream= "
                 "which column holds what, as for a Runtime"
             )
+    # Orders are tried that the stream's generators know nothing of; punctuation that is true of each takes their place.
+    stream = replace(stream, promises=())
     if stream.id is None:
         number = NUMBER
         while number in table.column_names:
