@@ -1,14 +1,19 @@
 """Clocks and guards in a running engine: sources that join, idle, return and die, against the scalar reference."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import latecomer as lc
+from benchmarks.data.flights import load
+from latecomer.demo import truth
+from latecomer.demo.queries import TEXTS as DEMO
 from tests.oracle import matches
 from tests.test_levels import Ledger
 from tests.time_reference import FOREVER, World
@@ -383,3 +388,92 @@ def test_silence_counts_from_the_first_advance_though_nothing_has_come_yet():
     runtime.advance(0)
     runtime.advance(100)
     assert send(runtime, "xA95") == ["+xA95"]
+
+
+# Real data: three weeks of flights, each carrier a source with its own slack
+
+FLIGHTS = lc.Stream(
+    type="kind", ts="ts", id="id", source="carrier", unit="min", clock="source", idle_timeout="8 h", sources=["9E"]
+)
+
+
+@cache
+def flights():
+    """In order of arrival, which is the actual departure."""
+    table = load()
+    return table.filter(pc.less(table["arrival"], table["arrival"][0].as_py() + 21 * 24 * 60))
+
+
+def of_the_demo(level):
+    return [lc.Query(text.split("RETURN")[0], name=name, level=level) for name, text in DEMO.items()]
+
+
+def true_matches(table):
+    """By the definition of the demo's two queries, without the engine."""
+    moments = pc.cast(pc.multiply(table["ts"], 60_000_000), pa.timestamp("us", "UTC"))
+    columns = {name: table[name] for name in ("id", "carrier", "origin")}
+    return truth.matches(pa.table(columns | {"type": table["kind"], "scheduled": moments}))
+
+
+def slacks(table, share):
+    """How far behind its own latest flight a share of each carrier's flights comes, in minutes."""
+    found, latest = {}, {}
+    for carrier, ts in zip(table["carrier"].to_pylist(), table["ts"].to_pylist(), strict=True):
+        latest[carrier] = max(latest.get(carrier, ts), ts)
+        found.setdefault(carrier, []).append(latest[carrier] - ts)
+    return {carrier: sorted(late)[int(share * (len(late) - 1))] for carrier, late in found.items()}
+
+
+def fly(table, level, stream, hours):
+    """Hour by hour as they leave, with the hour told if ``hours``; late rows, and matches with the hour they came."""
+    queries = of_the_demo(level)
+    runtime, late, when = lc.Runtime(stream, queries), [], {"cascade": {}, "recovery": {}}
+    arrival = table["arrival"].to_numpy()
+    first, last = int(arrival.min()) // 60, int(arrival.max()) // 60
+    outs = []
+    for hour in range(first, last + 1):
+        begin, end = arrival.searchsorted([hour * 60, hour * 60 + 60])
+        if hours:
+            outs.append((hour, runtime.advance(hour * 60)))
+        outs.append((hour, runtime.process(table.slice(begin, end - begin))))
+    outs.append((None, runtime.finish()))
+    for hour, out in outs:
+        late += [(r["query"], r["id"], r["reason"], r["late_by"]) for r in out.late.to_pylist()]
+        for r in out.changes.to_pylist():
+            assert r["op"] == "insert"
+            assert when[r["query"]].setdefault(tuple(r["events"]), hour) == hour
+    return late, when
+
+
+def test_flights_with_the_slack_of_each_carrier_lose_nothing():
+    table = flights()
+    most = slacks(table, 1.0)
+    assert max(most.values()) > 20 * min(most.values())  # carriers are not alike
+    level = lc.KSlack(0, sources=most)
+    late, when = fly(table, level, replace(FLIGHTS, sources=sorted(most), idle_timeout=None), hours=False)
+    assert late == []
+    assert {name: set(found) for name, found in when.items()} == true_matches(table)
+
+
+def test_flights_whose_carriers_join_idle_and_return():
+    """One of the carriers is declared, some have a flight a day; nine of ten flights are within their carrier's
+    slack."""
+    table = flights()
+    level = lc.KSlack(60, sources=slacks(table, 0.9))
+    late, when = fly(table, level, FLIGHTS, hours=True)
+    world = World(of_the_demo(level), "min", "source", declared=["9E"], timeout=8 * 60)
+    rows = table.rename_columns({"kind": "type", "carrier": "source"}).to_pylist()
+    hour = rows[0]["arrival"] // 60 - 1
+    for row in rows:
+        while row["arrival"] // 60 > hour:
+            hour += 1
+            world.advance(hour * 60)
+        world.event(row)
+    expected = [(name, *row) for name, asked in world.asked.items() for row in asked.late]
+    assert sorted(late) == sorted(expected)
+    assert 100 < len(late) < 2 * table.num_rows / 10
+    for name, found in when.items():
+        gone = [row[1] for row in late if row[0] == name]
+        accepted = table.filter(pc.invert(pc.is_in(table["id"], pa.array(gone))))
+        assert set(found) == true_matches(accepted)[name]
+        assert list(found.values()).count(None) < 0.1 * len(found)  # hardly any had to wait for the end
