@@ -108,7 +108,8 @@ def check_columns(queries: Sequence[Query], stream: Stream, path: Path, schema: 
     """
     for column in (stream.type, stream.ts, stream.id, stream.source):
         if column is not None and column not in schema.names:
-            raise SchemaError(f"{path.name!r} has no column {column!r}: it has {', '.join(map(repr, schema.names))}")
+            has = ", ".join(map(repr, schema.names)) or "no columns at all"
+            raise SchemaError(f"{path.name!r} has no column {column!r}: it has {has}")
     for query in queries:
         query.check(stream, schema)
 

@@ -82,8 +82,17 @@ class PatternSink:
         step: DurationLike | None = None,
     ) -> None:
         _need_spark()
+        if not isinstance(stream, Stream):
+            raise ConfigError(f"PatternSink({stream!r}, …): the first argument is the Stream(…)")
+        if not isinstance(state, (str, os.PathLike)) or not os.fspath(state):
+            raise ConfigError(f"state={state!r}: give the folder, or its URI, where the state is kept")
+        if arrival is not None and not isinstance(arrival, str):
+            raise ConfigError(f"arrival={arrival!r}: give the name of the column that says when a row arrived")
         self.stream = stream
         self.queries = (queries,) if isinstance(queries, Query) else tuple(queries)
+        for query in self.queries:
+            if not isinstance(query, Query):
+                raise ConfigError(f"{query!r} is not a query: give latecomer.Query(text, name=…, level=…)")
         if not self.queries:
             raise ConfigError("PatternSink needs at least one query: PatternSink(stream, [query], state=…)")
         if stream.id is None:
@@ -98,6 +107,8 @@ class PatternSink:
             raise ConfigError(f"step={step!r} needs arrival=…: the column that says when a row arrived")
         self.arrival = arrival
         self.step = None if step is None else Duration.of(step)
+        if self.step is not None and self.step.amount == 0:
+            raise ConfigError(f"step={step!r}: a length of time above 0 is needed, like '15 minutes'")
         self.sinks = [as_sink(s) for s in (sinks if isinstance(sinks, (list, tuple)) else (sinks,))]
         self._store = VersionStore(state)
         self._opened: str | None = None

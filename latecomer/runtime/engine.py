@@ -262,14 +262,16 @@ class Engine:
             closed = moments.keys.at(types, self.time.key_hashes(batch, rows), rows)
         for lane in self.lanes:
             for query in lane.queries:
-                kept = lane.policy.retention(query.pattern.window)
+                window = query.pattern.window
+                kept = lane.policy.retention(window)
                 for kind in query.types:
                     of = types == kind
                     if kept is None and lane.amends:  # what is late may still be applied, once
                         known = [moments.history.whole_at(t, rows) for t in query.types]
-                        floor = np.maximum(np.minimum.reduce(known) - query.pattern.window, BEGINNING)
-                    elif kept is None:
-                        floor = np.maximum(moments.history.whole_at(kind, rows), closed) + 1
+                        floor = np.maximum(np.minimum.reduce(known) - window, BEGINNING)
+                    elif kept is None:  # a copy below its type's bound is late, but for a window more known as a copy
+                        own = np.maximum(moments.history.whole_at(kind, rows), closed)
+                        floor = np.maximum(own - window, BEGINNING)
                     else:
                         floor = moments.clock[rows] - kept
                     result[of] = np.minimum(result[of], floor[of])
@@ -343,8 +345,9 @@ class Engine:
         if all(
             lane.policy.proves and not lane.amends for lane in self.lanes
         ):  # others forget by the clock, and drop_before follows them
-            open_until = self.time.proofs.own(self.log.types(remembered), remembered)
-            remembered = remembered[self.log.ts(remembered) > open_until]
+            window = max(query.pattern.window for lane in self.lanes for query in lane.queries)
+            closed = self.time.proofs.own(self.log.types(remembered), remembered)
+            remembered = remembered[self.log.ts(remembered) >= closed - window]
         live = np.unique(np.concatenate([remembered, *(lane.refs() for lane in self.lanes)]))
         if 2 * len(live) < len(self.log):
             self.log.compact(live)

@@ -322,9 +322,11 @@ class Runtime:
         if key is None:
             engine.time.promise(type, self._units(ts), source)
             return
-        schema = pa.schema([engine.intake.schema.field(name) for name in self.stream.of_key])
+        fields = [engine.intake.schema.field(name) for name in self.stream.of_key]
         try:
-            row = pa.RecordBatch.from_pylist([dict(key)], schema)
+            # A column that was all null so far takes the value as it is.
+            columns = [pa.array([key[f.name]], None if pa.types.is_null(f.type) else f.type) for f in fields]
+            row = pa.RecordBatch.from_arrays(columns, names=[f.name for f in fields])
         except (pa.ArrowException, TypeError, ValueError) as problem:
             raise ConfigError(f"key={dict(key)!r} does not fit the columns: {problem}") from problem
         engine.time.promise(type, self._units(ts), None, row)
