@@ -182,15 +182,18 @@ TEXTS = [
     "SEQ(!B b, A a, C c) WITHIN 6",
     "SEQ(A a, C c) WITHIN 8",
     "SEQ(A a, !B b, C c, !A d) WITHIN 5",
+    "SEQ(A a, !B b, C c) WHERE [k] WITHIN 8",
+    "SEQ(A a, !B b) WHERE [k] WITHIN 5",
 ]
 ROWS = pa.schema([("id", pa.string()), ("type", pa.string()), ("ts", pa.int64()), ("source", pa.string())])
-ROWS = ROWS.append(pa.field("of", pa.string())).append(pa.field("seq", pa.int64()))
+ROWS = ROWS.append(pa.field("of", pa.string())).append(pa.field("seq", pa.int64())).append(pa.field("k", pa.string()))
 
 
 @dataclass(frozen=True)
 class Course:
     """A query, generators (config and scalar counterpart), and steps in order of arrival: ("row", dict), where type
-    PUNCT is punctuation; ("punctuate", type, source, ts), ("advance", now) and ("observe", ts)."""
+    PUNCT is punctuation, with a ``k`` for that key alone; ("punctuate", type, source, ts), ("close", type, key, ts),
+    ("advance", now) and ("observe", ts)."""
 
     text: str
     promises: tuple
@@ -205,7 +208,7 @@ class Course:
 
     def play(self):
         """Each output, with the number of steps done."""
-        given = {"source": "source", "punctuation": "PUNCT", "unit": "s", "schema": ROWS}
+        given = {"source": "source", "punctuation": "PUNCT", "unit": "s", "schema": ROWS, "of_key": ["k"]}
         configs = [config for config, _ in self.promises]
         runtime = lc.Runtime(lc.Stream(id="id", promises=configs, **given | dict(self.options)), self.query)
         rows = []
@@ -220,6 +223,8 @@ class Course:
                     rows.append({name: e.get(name) for name in ROWS.names})
                 case "punctuate", type, source, ts:
                     yield runtime.punctuate(ts, type=type, source=source), number + 1
+                case "close", type, key, ts:
+                    yield runtime.punctuate(ts, type=type, key={"k": key}), number + 1
                 case "advance", now:
                     yield runtime.advance(now), number + 1
                 case "observe", ts:
@@ -234,6 +239,10 @@ class Course:
 
 def tell(reference, step):
     match step:
+        case "row", {"type": "PUNCT", "k": str(key)} as e:
+            reference.close(e["of"], key, e["ts"])
+        case "close", type, key, ts:
+            reference.close(type, key, ts)
         case "row", {"type": "PUNCT"} as e:
             reference.punctuate(e["of"], e["source"], e["ts"])
         case "row", e:
@@ -289,7 +298,11 @@ def courses(draw):
     pick = lambda *options: draw(st.sampled_from(options))  # noqa: E731
     promises = tuple(draw(st.lists(st.sampled_from(ANY_PROMISE), max_size=3)))
     idles = pick(None, None, 3, 6)
-    options = (("clock", pick("stream", "source")), ("sources", pick(None, "x", "xyz")), ("idle_timeout", idles))
+    options = (
+        ("clock", pick("stream", "source")),
+        ("sources", pick(None, ("x",), ("x", "y", "z"))),
+        ("idle_timeout", idles),
+    )
     steps, now, time = [], 0, 0
     for number in range(draw(st.integers(1, 14))):
         time += pick(0, 1, 1, 2)
@@ -297,11 +310,12 @@ def courses(draw):
         of, source, ts = pick("A", "B", "B", None), pick(None, *"xyz"), time - pick(0, 0, 1, 2, 4, -2)
         if what == "event":
             e = {"id": f"e{number}", "type": pick(*"AABBC", "beat", "end"), "ts": ts, "source": pick(*"xxyyz")}
-            steps.append(("row", e | {"seq": pick(None, 0, 1, 2, 3)}))
+            steps.append(("row", e | {"seq": pick(None, 0, 1, 2, 3), "k": pick("u", "u", "v", None)}))
         elif what == "punctuation":
-            steps.append(("row", {"id": None, "type": "PUNCT", "ts": ts, "of": of, "source": source}))
+            key = pick(None, None, "u") if source is None else None
+            steps.append(("row", {"id": None, "type": "PUNCT", "ts": ts, "of": of, "source": source, "k": key}))
         elif what == "punctuate":
-            steps.append((what, of, source, ts))
+            steps.append(pick((what, of, source, ts), ("close", of, pick("u", "v"), ts)))
         elif what == "observe":
             steps.append((what, time))
         else:
@@ -339,13 +353,13 @@ def honest(draw, punctuation=False):
         sent = []
         for seq, ts in enumerate(sorted(draw(st.lists(st.integers(0, 14), max_size=5)))):
             if sent and pick(0, 0, 1) and ts > sent[-1]["ts"]:
-                sent.append({"id": f"e{number}", "type": "beat", "ts": ts - 1, "source": source, "seq": None})
+                sent.append({"id": f"e{number}", "type": "beat", "ts": ts - 1, "source": source, "seq": None, "k": "u"})
                 number += 1
-            sent.append({"id": f"e{number}", "type": pick(*"AABBC"), "ts": ts, "source": source, "seq": seq})
+            sent.append({"id": f"e{number}", "type": pick(*"AABBC"), "ts": ts, "source": source, "seq": seq, "k": "u"})
             number += 1
         if pick(0, 1):
             at = max([0, *(e["ts"] for e in sent)]) + pick(0, 3)
-            sent.append({"id": f"e{number}", "type": "end", "ts": at, "source": source, "seq": None})
+            sent.append({"id": f"e{number}", "type": "end", "ts": at, "source": source, "seq": None, "k": "u"})
             number += 1
         lists.append(sent)
     events, kind = mixed(draw, lists), pick("stream", "source")
@@ -370,7 +384,7 @@ def honest(draw, punctuation=False):
     for _ in range(draw(st.integers(1, 6)) if punctuation else 0):
         steps = punctuated(pick, steps)
     numbers = st.sets(st.integers(0, len(steps)))
-    cuts, options = frozenset(draw(numbers)), (("clock", kind), ("sources", "xyz"))
+    cuts, options = frozenset(draw(numbers)), (("clock", kind), ("sources", ("x", "y", "z")))
     return Course(pick(*TEXTS), promises, tuple(steps), options, cuts, frozenset(draw(numbers)))
 
 
@@ -382,7 +396,7 @@ def punctuated(pick, steps):
     rest = [s[1] for s in steps[at:] if s[0] == "row" and s[1]["type"] != "PUNCT"]
     later = [e["ts"] for e in rest if of in (None, e["type"]) and source in (None, e["source"])]
     ts = min(later, default=20) - 1 - pick(0, 0, 1, 5)
-    row = {"id": None, "type": "PUNCT", "ts": ts, "of": of, "source": source}
+    row = {"id": None, "type": "PUNCT", "ts": ts, "of": of, "source": source, "k": None}
     step = pick(("row", row), ("row", row), ("punctuate", of, source, ts))
     again = pick(*range(at, len(steps) + 1))
     steps = [*steps[:again], *([step] if pick(0, 0, 1) else []), *steps[again:]]
@@ -427,18 +441,18 @@ def test_an_idle_source_holds_nothing_back_until_it_returns():
         "SEQ(A a, !B b, A c) WITHIN 6",
         ((SourcesInOrder(), InOrder),),
         (
-            ("row", {"id": "1", "type": "A", "ts": 1, "source": "x", "seq": None}),
-            ("row", {"id": "2", "type": "C", "ts": 1, "source": "y", "seq": None}),
-            ("row", {"id": "3", "type": "A", "ts": 5, "source": "x", "seq": None}),
+            ("row", {"id": "1", "type": "A", "ts": 1, "source": "x", "k": "u"}),
+            ("row", {"id": "2", "type": "C", "ts": 1, "source": "y", "k": "u"}),
+            ("row", {"id": "3", "type": "A", "ts": 5, "source": "x", "k": "u"}),
             ("advance", 0),
-            ("row", {"id": "4", "type": "A", "ts": 9, "source": "x", "seq": None}),
+            ("row", {"id": "4", "type": "A", "ts": 9, "source": "x", "k": "u"}),
             ("advance", 5),  # y idles: x has promised up to 8
-            ("row", {"id": "5", "type": "B", "ts": 4, "source": "y", "seq": None}),  # late, and y holds again
-            ("row", {"id": "6", "type": "A", "ts": 13, "source": "x", "seq": None}),
-            ("row", {"id": "7", "type": "B", "ts": 10, "source": "y", "seq": None}),
+            ("row", {"id": "5", "type": "B", "ts": 4, "source": "y", "k": "u"}),  # late, and y holds again
+            ("row", {"id": "6", "type": "A", "ts": 13, "source": "x", "k": "u"}),
+            ("row", {"id": "7", "type": "B", "ts": 10, "source": "y", "k": "u"}),
             ("advance", 20),  # both idle at once: nothing moves
         ),
-        (("sources", "xy"), ("idle_timeout", 5)),
+        (("sources", ("x", "y")), ("idle_timeout", 5)),
     )
     reference, net = check(course)
     assert [i for i, *_ in reference.late] == ["5"]
