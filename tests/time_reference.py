@@ -215,6 +215,7 @@ class Promised:
     def __init__(self, types, generators=(), kind="stream", declared=(), timeout=None):
         self.types, self.generators, self.clock = types, generators, clock_of(kind, declared, timeout)
         self.whole, self.own, self.silence = dict.fromkeys(types, -FOREVER), {}, Silence(declared, timeout)
+        self.keys = {}  # the bound of each (type, key)
         self.resting = set()  # sources that were idle at the last advance, and have sent nothing since
         for generator in generators:
             self.take(generator.begin(types))
@@ -236,6 +237,11 @@ class Promised:
         if source is not None:
             self.silence.heard.setdefault(source)
         self.take([(type, source, ts)])
+
+    def close(self, type, key, ts):
+        """No event of the type with this key will come any more at or below ``ts``, whoever sends it."""
+        for t in self.types if type is None else [type]:
+            self.keys[t, key] = max(self.keys.get((t, key), -FOREVER), ts)
 
     def advance(self, now):
         self.clock.advance(now)
@@ -368,7 +374,8 @@ class Proven(Promised):
 
     def event(self, e):
         if e["type"] in self.plan.types:
-            by = self.bound(e["type"], e.get("source")) + 1 - e["ts"]
+            bound = max(self.bound(e["type"], e.get("source")), self.keys.get((e["type"], e.get("k")), -FOREVER))
+            by = bound + 1 - e["ts"]
             if by > 0:
                 self.late.append((e["id"], "after_punctuation", by))
             else:
@@ -378,13 +385,16 @@ class Proven(Promised):
     def finish(self):
         self.whole = dict.fromkeys(self.types, FOREVER)
 
+    def known_of(self, type, event):
+        """The bound of the event's key, for queries whose components agree in it."""
+        return self.keys.get((type, event["k"]), -FOREVER) if self.plan.key else -FOREVER
+
     def out(self):
         """ids -> the match's events."""
         found = {}
         for m in combinations(self.plan, self.accepted, self.unit):
-            closed = all(
-                high <= self.whole[n.component.type] or low > high for n, low, high in scopes(self.plan, m, self.unit)
-            )
+            ends = [(n.component.type, high) for n, low, high in scopes(self.plan, m, self.unit) if low <= high]
+            closed = all(high <= max(self.whole[type], self.known_of(type, m[0])) for type, high in ends)
             if closed and not any(killers(self.plan, m, self.accepted, self.unit)):
                 found[tuple(e["id"] for e in m)] = m
         return found
