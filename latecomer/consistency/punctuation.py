@@ -9,7 +9,6 @@ bound at its arrival.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from latecomer.consistency.clock import I64
@@ -30,8 +29,3 @@ class Punctuation:
     ts: I64
     source: I64
     known: I64
-
-    def each(self) -> Iterator[tuple[int, ...]]:
-        """The promises one by one."""
-        columns = (self.position, self.type, self.ts, self.source, self.known)
-        return zip(*(c.tolist() for c in columns), strict=True)
