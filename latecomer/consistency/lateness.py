@@ -171,3 +171,39 @@ class LatenessWindow:
         self._groups, self._values = [state["groups"]], [state["values"]]
         self.pending = len(state["values"])
         self._merge()
+
+
+class RecentLateness:
+    """The lateness of about the last ``events`` events, kept as it came and summed up only when asked.
+
+    >>> recent = RecentLateness(events=2)
+    >>> recent.add(np.zeros(3, np.int64), np.array([7, 0, 4]))
+    >>> recent.summaries((1.0,))
+    {0: (2, 0.5, [4.0])}
+    """
+
+    _PARTS = 512  # more pieces than this are joined: each costs a hundred bytes besides its events
+
+    def __init__(self, events: int = 65_536) -> None:
+        self._events = events
+        self._parts: deque[tuple[I64, I64]] = deque()
+        self._held = 0
+
+    def add(self, groups: I64, values: I64) -> None:
+        """Take in events: the group of each, and how late it was."""
+        if len(values) > self._events:
+            groups, values = groups[-self._events :].copy(), values[-self._events :].copy()
+        self._parts.append((groups, values))
+        self._held += len(values)
+        while self._held - len(self._parts[0][1]) >= self._events:
+            self._held -= len(self._parts.popleft()[1])
+        if len(self._parts) > self._PARTS:
+            groups, values = (np.concatenate(columns) for columns in zip(*self._parts, strict=True))
+            self._parts = deque([(groups, values)])
+
+    def summaries(self, quantiles: tuple[float, ...]) -> dict[int, tuple[int, float, list[float]]]:
+        """As :meth:`LatenessWindow.summaries`."""
+        window = LatenessWindow(block=self._held + 1, blocks=1)
+        for groups, values in self._parts:
+            window.add(groups, values)
+        return window.summaries(quantiles)

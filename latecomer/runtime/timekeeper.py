@@ -19,7 +19,7 @@ from latecomer.consistency.bounds import History
 from latecomer.consistency.clock import BEGINNING, FAR, Clock, QuorumClock, Silence, SourceClock, StreamClock
 from latecomer.consistency.generators import Combined, Setting
 from latecomer.consistency.keybounds import KeyHistory
-from latecomer.consistency.lateness import LatenessWindow
+from latecomer.consistency.lateness import RecentLateness
 from latecomer.consistency.policy import whole_units
 from latecomer.consistency.punctuation import ANY, Punctuation
 from latecomer.runtime.batches import AHEAD, OTHER, PUNCTUATION, Batch
@@ -77,7 +77,7 @@ class Timekeeper:
         self.events_of = np.zeros(0, np.int64)  # since the start, by source number; WATCHED counts all others
         self.late_of = np.zeros(0, np.int64)
         self.latest_of = np.zeros(0, np.int64)  # the largest time that each has sent
-        self.lateness = LatenessWindow(block=16_384, blocks=4)  # for explain only
+        self.lateness = RecentLateness()  # for explain only
         self._told: dict[int, Any] = {}  # what a snapshot told of lateness, until newer events come
 
     def _number(self, source: Any) -> int:
@@ -116,7 +116,7 @@ class Timekeeper:
             np.maximum.at(self.latest_of, own, arrivals.ts)
         else:
             own = np.zeros(len(arrivals), np.int64)
-        self.lateness.add_all(own, arrivals.clock - arrivals.ts)
+        self.lateness.add(own, arrivals.clock - arrivals.ts)
 
     def count_late(self, sources: I64) -> None:
         """Note that events of these sources broke a promise."""

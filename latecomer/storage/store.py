@@ -127,7 +127,8 @@ class Frame:
 
     def keep(self, wanted: list[Bools]) -> None:
         """Keep the committed events that ``wanted`` marks, one array for each run."""
-        runs = [Run(r.codes[w], r.refs[w]) for r, w in zip(self.old, wanted, strict=True)]
+        places = [mask.nonzero()[0] for mask in wanted]
+        runs = [Run(r.codes.take(at), r.refs.take(at)) for r, at in zip(self.old, places, strict=True)]
         self.old = []
         for run in runs:
             if len(run):
@@ -346,11 +347,12 @@ class Store:
 
 def _merge(a: Run, b: Run) -> Run:
     """Two sorted runs into one; equal codes keep a before b."""
-    if len(b) * 8 < len(a):  # few into many: find their places, copy the rest in blocks
+    if len(b) * 8 <= len(a):  # few into many: find their places, copy the rest
         at = a.codes.searchsorted(b.codes, "right") + np.arange(len(b))
-        others = np.ones(len(a) + len(b), bool)
-        others[at] = False
-        codes, refs = np.empty(len(others), np.uint64), np.empty(len(others), np.int64)
+        free = np.ones(len(a) + len(b), bool)
+        free[at] = False
+        others = free.nonzero()[0]
+        codes, refs = np.empty(len(free), np.uint64), np.empty(len(free), np.int64)
         codes[at], refs[at] = b.codes, b.refs
         codes[others], refs[others] = a.codes, a.refs
         return Run(codes, refs)
