@@ -174,13 +174,15 @@ def test_the_share_of_matches_asked_for_is_reached_with_little_slack(tail, drift
 def test_slack_follows_drift_both_ways(tail):
     rising = [t["k"] for t in watched(ADAPTIVE, PAIR, arrivals(tail, UP), 2_000).told]
     falling = [t["k"] for t in watched(ADAPTIVE, PAIR, arrivals(tail, DOWN), 2_000).told]
-    assert rising[-1] > 3 * rising[4]
+    assert rising[-1] > 2.5 * rising[4]  # where it looks ahead already
     assert falling[-1] < 0.45 * falling[4]
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_slack_is_the_least_that_serves_by_the_last_blocks(tail):
-    table = arrivals(tail, UP)
+@pytest.mark.parametrize("drift", [STEADY, UP])
+def test_slack_is_the_least_that_serves_by_the_last_blocks(tail, drift):
+    """While delays grow it is more than that: it looks one block ahead."""
+    table = arrivals(tail, drift)
     watch = watched(ADAPTIVE, PAIR, table, BLOCK)
     late, kinds = lateness(table), table["type"].to_numpy(zero_copy_only=False)
     blocks = AdaptiveSlack(RECALL, 1, [0])._seen._window.maxlen
@@ -189,7 +191,8 @@ def test_slack_is_the_least_that_serves_by_the_last_blocks(tail):
         part = slice(max(0, end - blocks * BLOCK), end)
         k = told["k"]
         assert loss(late[part], kinds[part], k * 1.05 + 1) <= 1 - RECALL
-        assert loss(late[part], kinds[part], k * 0.7) > 0.6 * (1 - RECALL)
+        if drift == STEADY:
+            assert loss(late[part], kinds[part], k * 0.6) > 0.6 * (1 - RECALL)
 
 
 @pytest.mark.parametrize("drift", [UP, DOWN])

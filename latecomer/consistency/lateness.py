@@ -10,7 +10,8 @@ are counted exactly and only true lateness goes into the digests.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 from datasketches import tdigest_double
@@ -71,6 +72,19 @@ class _Digest:
         return result
 
 
+#: The whole window, or one of its halves.
+Part = Literal["all", "older", "newer"]
+
+
+def _together(blocks: Sequence[dict[int, _Digest]]) -> dict[int, _Digest]:
+    """The digests of several blocks, by group."""
+    result: dict[int, _Digest] = {}
+    for digests in blocks:
+        for name, digest in digests.items():
+            result.setdefault(name, _Digest()).merge(digest)
+    return result
+
+
 class LatenessWindow:
     """The lateness of the last ``blocks`` blocks of ``block`` events each.
 
@@ -86,7 +100,7 @@ class LatenessWindow:
         self._window: deque[dict[int, _Digest]] = deque(maxlen=blocks)
         self._groups: list[I64] = []
         self._values: list[I64] = []
-        self._merged: dict[int, _Digest] = {}
+        self._merged: dict[Part, dict[int, _Digest]] = {"all": {}, "older": {}, "newer": {}}
         self.pending = 0
 
     @property
@@ -134,19 +148,25 @@ class LatenessWindow:
         return digests
 
     def _merge(self) -> None:
-        self._merged = {}
-        for digests in self._window:
-            for name, digest in digests.items():
-                self._merged.setdefault(name, _Digest()).merge(digest)
+        blocks = list(self._window)
+        half = len(blocks) // 2
+        self._merged = {"all": _together(blocks), "older": _together(blocks[:half]), "newer": _together(blocks[half:])}
 
-    def tail(self, group: int, k: int) -> float:
-        """The share of the group's events in the window that were more than ``k`` late; 0 for an unknown group."""
-        digest = self._merged.get(group)
+    def tail(self, group: int, k: int, part: Part = "all") -> float:
+        """The share of the group's events in the window, or in its older or newer half, that were more than ``k``
+        late; 0 for an unknown group.
+        """
+        digest = self._merged[part].get(group)
         return 0.0 if digest is None else digest.tail(k)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks the window holds now."""
+        return len(self._window)
 
     def summaries(self, quantiles: tuple[float, ...]) -> dict[int, tuple[int, float, list[float]]]:
         """For each group seen in the window, the open block included: events, share late, lateness quantiles."""
-        everything = dict(self._merged)
+        everything = dict(self._merged["all"])
         if self.pending:
             for name, digest in self._digests().items():
                 joined = _Digest()

@@ -16,7 +16,7 @@ import numpy as np
 
 from latecomer.consistency.arrivals import Arrivals
 from latecomer.consistency.clock import BEGINNING, I64, SourceClock
-from latecomer.consistency.lateness import LatenessWindow
+from latecomer.consistency.lateness import LatenessWindow, Part
 
 
 class Slack(Protocol):
@@ -170,19 +170,30 @@ class AdaptiveSlack:
         return limits
 
     def _choose(self) -> int:
+        """What the window asks for; while delays grow, what they will ask for by the end of the next block: the halves
+        of the window lie as far apart as the newer one lies from there.
+        """
+        steady = self._least("all")
+        if self._seen.blocks < 2:
+            return steady
+        newer, older = self._least("newer"), self._least("older")
+        return min(max(steady, newer + max(newer - older, 0)), self.longest)
+
+    def _least(self, part: Part) -> int:
+        """The least slack whose expected loss is allowed, by one part of the window."""
         low, high = 0, self.longest
         while low < high:
             middle = (low + high) // 2
-            if self._loss(middle) <= self._allowed:
+            if self._loss(middle, part) <= self._allowed:
                 high = middle
             else:
                 low = middle + 1
         return low
 
-    def _loss(self, k: int) -> float:
+    def _loss(self, k: int, part: Part = "all") -> float:
         kept = 1.0
         for kind in self._positives:
-            kept *= 1.0 - self._seen.tail(kind, k)
+            kept *= 1.0 - self._seen.tail(kind, k, part)
         return 1.0 - kept
 
     def advance(self, clock: int, now: int | None) -> None:
