@@ -5,6 +5,8 @@ import random
 import pytest
 
 import latecomer as lc
+from latecomer.runtime import lane
+from latecomer.storage import log
 
 PATTERNS = [
     "SEQ(A a, B b, C c)",
@@ -91,3 +93,38 @@ def test_state_stays_small_when_one_type_lags():
         runtime.punctuate(step + 50, type="A")  # no A ever comes, and its promise is never complete
         sizes.append(runtime.explain()["events"])
     assert max(sizes) < 1_500
+
+
+@pytest.mark.parametrize("level", [lc.Conservative(), lc.KSlack(30), lc.Aggressive(30), lc.Aggressive(30, patience=60)])
+def test_payload_stays_for_as_long_as_anything_refers_to_it(level, monkeypatch):
+    """Stores purge in strides, the log by its prefix: whichever looks first, the log holds all that the stores do."""
+    monkeypatch.setattr(log, "_FIRST_LOOK", 16)
+    monkeypatch.setattr(lane, "_FIRST_PURGE", 16)
+    choose = random.Random(7)
+    events = [
+        {"id": i, "type": choose.choice("ABC"), "ts": 2 * i - choose.choice([0, 0, 5, 30]), "k": choose.randint(0, 9)}
+        for i in range(4_000)
+    ]
+    query = lc.Query("PATTERN SEQ(A a, !B b, C c) WHERE [k] WITHIN 400 s", level=level)
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query)
+    net = set()
+    for start in range(0, len(events), 50):
+        outs = [runtime.process(events[start : start + 50])]
+        rest = events[start + 50 :]
+        for kind in "ABC":
+            bound = min((e["ts"] for e in rest if e["type"] == kind), default=10**6) - 1
+            outs.append(runtime.punctuate(bound, type=kind))
+        runtime._engine._check()
+        for change in (c for out in outs for c in out.changes.to_pylist()):
+            (net.add if change["op"] == "insert" else net.remove)(tuple(change["events"]))
+    net |= {tuple(c["events"]) for c in runtime.finish().changes.to_pylist()}
+    by_key = {k: sorted((e["ts"], e["type"], e["id"]) for e in events if e["k"] == k) for k in range(10)}
+    expected = set()
+    for course in by_key.values():
+        for at, (first, kind, a) in enumerate(course):
+            if kind != "A":
+                continue
+            dead = min((t for t, other, _ in course[at:] if other == "B" and t > first), default=10**9)
+            expected |= {(a, c) for t, other, c in course[at:] if other == "C" and first < t <= min(first + 400, dead)}
+    assert net == expected
+    assert not runtime.counters["late"]["query"]

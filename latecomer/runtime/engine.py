@@ -330,7 +330,11 @@ class Engine:
             yield True, self._changes[held[0].query].write(held)
 
     def _purge(self) -> None:
-        floor = min(lane.floor(self.time.clock.value, self.time.proofs) for lane in self.lanes)
+        """Drop payload that nothing needs. Invariant: every event that a store, buffer or waiting match refers to is in
+        the log.
+        """
+        clock, proofs = self.time.clock.value, self.time.proofs
+        floor = min(min(lane.floor(clock, proofs), lane.oldest()) for lane in self.lanes)
         if floor > BEGINNING:
             self.log.drop_before(floor)
         purges = sum(lane.purges for lane in self.lanes)
@@ -412,6 +416,15 @@ class Engine:
         self.intake.next_number = state["next_number"]
         for lane, saved in zip(self.lanes, state["lanes"], strict=True):
             lane.load(saved)
+
+    def _check(self) -> None:
+        """Assert the invariants of state: each store's own, and that the log holds all that is referred to."""
+        for lane in self.lanes:
+            for store in lane.stores.values():
+                store._check()
+            assert self.log.present(lane.refs()).all(), (
+                "a store, buffer or waiting match refers to payload that is gone"
+            )
 
     @property
     def nbytes(self) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from latecomer.consistency.clock import BEGINNING
+from latecomer.consistency.clock import BEGINNING, END
 from latecomer.consistency.policy import Policy
 from latecomer.runtime.holding import Holding
 from latecomer.runtime.pattern import Pattern, Tester
@@ -236,6 +236,10 @@ class Lane:
     def stored(self) -> int:
         """Events in stores, once for each store that holds them."""
         return sum(store.count(View.OLD) for store in self.stores.values())
+
+    def oldest(self) -> int:
+        """Stores purge in strides, so they hold events below the floor for a while; none below this."""
+        return min((o for store in self.stores.values() if (o := store.oldest()) is not None), default=END)
 
     def refs(self) -> I64:
         """References to all events that the lane still needs."""

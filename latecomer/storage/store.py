@@ -289,6 +289,10 @@ class Store:
                 if not len(frame):
                     del self.frames[number]
 
+    def oldest(self) -> int | None:
+        """No committed event is older than this; None when there is none."""
+        return max(self.frames.peekitem(0)[0] << self.layout.bits, self._purged) if self.frames else None
+
     def events(self) -> tuple[U64, I64]:
         """Keys and references of all committed events."""
         runs = [run for frame in self.frames.values() for run in frame.old]
