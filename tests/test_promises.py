@@ -26,10 +26,22 @@ from latecomer.consistency.generators import (
 )
 from latecomer.runtime import lane
 from tests import oracle
-from tests.test_generators import COLUMNS, STREAM, STREAMS, LowWatermark, mixed
+from tests.test_generators import COLUMNS, STREAM, STREAMS, LowWatermark
 from tests.test_levels import Ledger
 from tests.test_purge import excluded
-from tests.time_reference import Beating, Delayed, Ending, InOrder, Numbered, Planned, Proven, clock_of
+from tests.time_reference import (
+    Beating,
+    Delayed,
+    Ending,
+    InOrder,
+    Numbered,
+    Planned,
+    Proven,
+    clock_of,
+    merged,
+    some,
+    wild,
+)
 
 QUERY = lc.Query("PATTERN SEQ(A a, !B b, A c) WITHIN 6", name="q", level=lc.Conservative())
 SCHEMA = pa.schema({**COLUMNS, "ts": pa.int64(), "device": pa.string()})
@@ -292,78 +304,83 @@ ANY_PROMISE = [
 ]
 
 
-@st.composite
-def courses(draw):
-    """Anything: promises are broken, sources join, idle and return, punctuation comes from everywhere."""
-    pick = lambda *options: draw(st.sampled_from(options))  # noqa: E731
-    promises = tuple(draw(st.lists(st.sampled_from(ANY_PROMISE), max_size=3)))
-    idles = pick(None, None, 3, 6)
-    options = (
-        ("clock", pick("stream", "source")),
-        ("sources", pick(None, ("x",), ("x", "y", "z"))),
-        ("idle_timeout", idles),
-    )
-    steps, now, time = [], 0, 0
-    for number in range(draw(st.integers(1, 14))):
-        time += pick(0, 1, 1, 2)
-        what = pick(*["event"] * 8, "punctuation", "punctuate", "observe", *(["advance"] * 3 if idles else []))
-        of, source, ts = pick("A", "B", "B", None), pick(None, *"xyz"), time - pick(0, 0, 1, 2, 4, -2)
+def make(pick):
+    """Anything; ``pick`` chooses from a list. Promises are broken, sources join, idle and return, punctuation comes
+    from everywhere."""
+    promises = tuple(pick(ANY_PROMISE) for _ in range(pick([0, 0, 1, 1, 2, 3])))
+    idles, text = pick([None, 3, 6]), pick(TEXTS)
+    sources = pick([None, ["x"], ["x", "y", "z"]])
+    options = (("clock", pick(["stream", "source"])), ("sources", sources), ("idle_timeout", idles))
+    steps, now, time, closes = [], 0, 0, "[k]" in text
+    kinds = ["event"] * 8 + ["punctuation", "punctuate", "observe"] + ["advance"] * (3 if idles else 0)
+    for number in range(pick(range(6, 23))):
+        time += pick([0, 1, 1, 2])
+        what = pick(kinds + ["close"] * (3 if closes else 0))
+        of, source, ts = pick(["A", "B", "B", None]), pick([None, *"xyz"]), time - pick([0, 0, 0, 1, 2, 4, -2])
         if what == "event":
-            e = {"id": f"e{number}", "type": pick(*"AABBC", "beat", "end"), "ts": ts, "source": pick(*"xxyyz")}
-            steps.append(("row", e | {"seq": pick(None, 0, 1, 2, 3), "k": pick("u", "u", "v", None)}))
+            e = {"id": f"e{number}", "type": pick(["A", "A", "A", "B", "C", "C", "beat", "end"]), "ts": ts}
+            e |= {"source": pick("xxyyz"), "seq": pick([None, 0, 1, 2, 3]), "k": pick(["u", "u", "u", "v", None])}
+            steps.append(("row", e))
         elif what == "punctuation":
-            key = pick(None, None, "u") if source is None else None
+            key = pick([None, "u"]) if source is None else None
             steps.append(("row", {"id": None, "type": "PUNCT", "ts": ts, "of": of, "source": source, "k": key}))
         elif what == "punctuate":
-            steps.append(pick((what, of, source, ts), ("close", of, pick("u", "v"), ts)))
+            steps.append((what, of, source, ts))
+        elif what == "close":
+            steps.append((what, of, pick("uv"), ts))
         elif what == "observe":
             steps.append((what, time))
         else:
-            now += pick(1, 2, 3, 6)
+            now += pick([1, 2, 3, 6])
             steps.append((what, now))
-    numbers = st.sets(st.integers(0, len(steps)))
-    cuts = frozenset(draw(numbers))
-    return Course(pick(*TEXTS), promises, tuple(steps), options, cuts, frozenset(draw(numbers)))
+    return Course(text, promises, tuple(steps), options, some(pick, len(steps)), some(pick, len(steps)))
 
 
-@given(courses())
-def test_after_each_batch_exactly_what_is_proven_is_out(course):
-    check(course)
+def test_after_each_batch_exactly_what_is_proven_is_out():
+    wild(make, check, range(200))
 
 
-@settings(max_examples=50)
-@given(courses())
-def test_nothing_depends_on_the_batches(course):
-    def outcome(cuts):
+@settings(max_examples=40)
+@given(st.data())
+def test_exactly_what_is_proven_is_out_in_small_cases(data):
+    check(make(lambda choices: data.draw(st.sampled_from(choices))))
+
+
+def test_nothing_depends_on_the_batches():
+    def outcome(course, cuts):
         ledger, late = Ledger("q"), []
         for out, _ in replace(course, cuts=frozenset(cuts), restores=frozenset()).play():
             ledger.read(out)
             late += [(r["late_id"], r["late_by"]) for r in out.late.to_pylist()]
         return ledger.net, late
 
-    assert outcome([]) == outcome(range(len(course.steps))) == outcome(course.cuts)
+    def same(course):
+        every = range(len(course.steps))
+        assert outcome(course, []) == outcome(course, every) == outcome(course, course.cuts)
+
+    wild(make, same, range(1000, 1080))
 
 
-@st.composite
-def honest(draw, punctuation=False):
+def honest(pick, punctuation=False):
     """Sources in order with numbers, heartbeats, an end, bounded delay and a schedule: all that is promised is true."""
-    pick = lambda *options: draw(st.sampled_from(options))  # noqa: E731
     lists, number = [], 0
     for source in "xyz":
         sent = []
-        for seq, ts in enumerate(sorted(draw(st.lists(st.integers(0, 14), max_size=5)))):
-            if sent and pick(0, 0, 1) and ts > sent[-1]["ts"]:
-                sent.append({"id": f"e{number}", "type": "beat", "ts": ts - 1, "source": source, "seq": None, "k": "u"})
+        for seq, ts in enumerate(sorted(pick(range(15)) for _ in range(pick(range(2, 7))))):
+            if sent and pick([0, 0, 1]) and ts > sent[-1]["ts"]:
+                sent.append({"id": f"e{number}", "type": "beat", "ts": ts - 1, "source": source, "k": "u"})
                 number += 1
-            sent.append({"id": f"e{number}", "type": pick(*"AABBC"), "ts": ts, "source": source, "seq": seq, "k": "u"})
+            sent.append(
+                {"id": f"e{number}", "type": pick("AAABCC"), "ts": ts, "source": source, "seq": seq, "k": pick("uuv")}
+            )
             number += 1
-        if pick(0, 1):
-            at = max([0, *(e["ts"] for e in sent)]) + pick(0, 3)
-            sent.append({"id": f"e{number}", "type": "end", "ts": at, "source": source, "seq": None, "k": "u"})
+        if pick([0, 1]):
+            at = max(e["ts"] for e in sent) + pick([0, 3])
+            sent.append({"id": f"e{number}", "type": "end", "ts": at, "source": source, "k": "u"})
             number += 1
         lists.append(sent)
-    events, kind = mixed(draw, lists), pick("stream", "source")
-    clock, delay = clock_of(kind, "xyz"), {"A": 0, "B": 0, "C": 0}
+    events, kind, sources = merged(pick, lists), pick(["stream", "source"]), ["x", "y", "z"]
+    clock, delay = clock_of(kind, sources), {"A": 0, "B": 0, "C": 0}
     for e in events:
         clock.event(e["ts"], e["source"])
         delay[e["type"]] = max(delay.get(e["type"], 0), clock.value - e["ts"])
@@ -379,58 +396,70 @@ def honest(draw, punctuation=False):
         (SequenceNumbers("seq"), Numbered),
         (Schedule(times, kinds, list(expected), complete_to=15), lambda: Planned(expected, 15)),
     ]
-    promises = tuple(draw(st.lists(st.sampled_from(choices), min_size=0 if punctuation else 1, max_size=3)))
+    promises = tuple(pick(choices) for _ in range(pick([0, 1, 1] if punctuation else [1, 2, 3])))
     steps = [("row", e) for e in events]
-    for _ in range(draw(st.integers(1, 6)) if punctuation else 0):
+    for _ in range(pick(range(2, 9)) if punctuation else 0):
         steps = punctuated(pick, steps)
-    numbers = st.sets(st.integers(0, len(steps)))
-    cuts, options = frozenset(draw(numbers)), (("clock", kind), ("sources", ("x", "y", "z")))
-    return Course(pick(*TEXTS), promises, tuple(steps), options, cuts, frozenset(draw(numbers)))
+    options = (("clock", kind), ("sources", sources))
+    return Course(pick(TEXTS), promises, tuple(steps), options, some(pick, len(steps)), some(pick, len(steps)))
 
 
 def punctuated(pick, steps):
-    """With one more punctuation that is true, in the stream or by hand, for one source or all; it may come later than
-    it could, say less, or come twice."""
-    at = pick(*range(len(steps) + 1))
-    of, source = pick("A", "B", "B", None), pick(None, *"xyz")
+    """With one more punctuation that is true, in the stream or by hand, for one source, one key or all; it may come
+    later than it could, say less, or come twice."""
+    at = pick(range(len(steps) + 1))
+    of, source = pick(["A", "B", "B", None]), pick([None, None, *"xyz"])
+    key = pick([None, "u"]) if source is None else None
     rest = [s[1] for s in steps[at:] if s[0] == "row" and s[1]["type"] != "PUNCT"]
-    later = [e["ts"] for e in rest if of in (None, e["type"]) and source in (None, e["source"])]
-    ts = min(later, default=20) - 1 - pick(0, 0, 1, 5)
-    row = {"id": None, "type": "PUNCT", "ts": ts, "of": of, "source": source, "k": None}
-    step = pick(("row", row), ("row", row), ("punctuate", of, source, ts))
-    again = pick(*range(at, len(steps) + 1))
-    steps = [*steps[:again], *([step] if pick(0, 0, 1) else []), *steps[again:]]
+    later = [
+        e["ts"] for e in rest if of in (None, e["type"]) and source in (None, e["source"]) and key in (None, e["k"])
+    ]
+    ts = min(later, default=20) - 1 - pick([0, 0, 0, 1, 5])
+    row = {"id": None, "type": "PUNCT", "ts": ts, "of": of, "source": source, "k": key}
+    by_hand = ("punctuate", of, source, ts) if key is None else ("close", of, key, ts)
+    step = pick([("row", row), by_hand])
+    again = pick(range(at, len(steps) + 1))
+    steps = [*steps[:again], *pick([[], [], [step]]), *steps[again:]]
     return [*steps[:at], step, *steps[at:]]
 
 
-@given(st.booleans().flatmap(lambda punctuation: honest(punctuation=punctuation)))
-def test_where_all_promises_are_kept_nothing_is_lost_or_late(course):
-    reference, net = check(course)
-    assert reference.late == []
-    assert net == oracle.matches(course.query.plan, events_in(course), "s")
+@pytest.mark.parametrize("punctuation", [False, True])
+def test_where_all_promises_are_kept_nothing_is_lost_or_late(punctuation):
+    def complete(course):
+        reference, net = check(course)
+        assert reference.late == []
+        assert net == oracle.matches(course.query.plan, events_in(course), "s")
+
+    wild(honest, complete, range(100), punctuation=punctuation)
 
 
-@settings(max_examples=40)
-@given(honest(punctuation=True), st.data())
-def test_lost_punctuation_only_delays(course, data):
+def test_lost_punctuation_only_delays():
     """Without some of its punctuation a course gives the same answer, never sooner."""
 
-    def told(some):
+    def told(course):
+        """After which row of the full course each match was out."""
         when = {}
-        for out, upto in replace(some, cuts=frozenset(range(len(some.steps))), restores=frozenset()).play():
-            row = some.steps[upto - 1][1] if upto else {}
+        for out, upto in replace(course, cuts=frozenset(range(len(course.steps))), restores=frozenset()).play():
             for r in out.changes.to_pylist():
-                when[tuple(r["events"])] = places.get(row["id"] if isinstance(row, dict) and row else None, 99)
+                when[tuple(r["events"])] = 99 if upto is None else number_of(course.steps[upto - 1])
         return when
 
-    spoken = [n for n, s in enumerate(course.steps) if s[0] == "punctuate" or s[1]["type"] == "PUNCT"]
-    lost = data.draw(st.sets(st.sampled_from(spoken)))
-    fewer = replace(course, steps=tuple(s for n, s in enumerate(course.steps) if n not in lost))
-    places = {e["id"]: n for n, e in enumerate(events_in(course))}
-    full, less = told(course), told(fewer)
-    assert set(full) == set(less)
-    after_events = {m: at for m, at in full.items() if at < 99}
-    assert all(less[m] >= at for m, at in after_events.items())
+    def number_of(step):
+        return places[id(step)]
+
+    places = {}
+
+    def never_sooner(course):
+        places.clear()
+        places.update({id(step): n for n, step in enumerate(course.steps)})
+        spoken = [n for n, s in enumerate(course.steps) if s[0] != "row" or s[1]["type"] == "PUNCT"]
+        lost = {n for n in spoken if n % 3 != 0}
+        full = told(course)
+        less = told(replace(course, steps=tuple(s for n, s in enumerate(course.steps) if n not in lost)))
+        assert set(full) == set(less)
+        assert all(less[match] >= at for match, at in full.items())
+
+    wild(honest, never_sooner, range(200, 280), punctuation=True)
 
 
 # Idle sources
@@ -450,7 +479,8 @@ def test_an_idle_source_holds_nothing_back_until_it_returns():
             ("row", {"id": "5", "type": "B", "ts": 4, "source": "y", "k": "u"}),  # late, and y holds again
             ("row", {"id": "6", "type": "A", "ts": 13, "source": "x", "k": "u"}),
             ("row", {"id": "7", "type": "B", "ts": 10, "source": "y", "k": "u"}),
-            ("advance", 20),  # both idle at once: nothing moves
+            ("advance", 20),
+            ("advance", 40),  # both idle at once: nothing moves
         ),
         (("sources", ("x", "y")), ("idle_timeout", 5)),
     )

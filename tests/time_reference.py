@@ -4,6 +4,8 @@ It shares nothing with the engine but the plans of queries; with the oracle it p
 whatever the batches.
 """
 
+from random import Random
+
 from latecomer.consistency.clock import END
 from latecomer.consistency.levels import Aggressive, KSlack
 from tests.oracle import combinations, killers, scopes
@@ -398,3 +400,29 @@ class Proven(Promised):
             if closed and not any(killers(self.plan, m, self.accepted, self.unit)):
                 found[tuple(e["id"] for e in m)] = m
         return found
+
+
+def some(pick, size, often=3):
+    """A set of numbers up to ``size``, each in or out by chance."""
+    return frozenset(n for n in range(size + 1) if pick(range(often)) == 0)
+
+
+def merged(pick, lists):
+    """One order of all elements that keeps the order within each list."""
+    lists, result = [list(part) for part in lists if part], []
+    while lists:
+        part = pick(lists)
+        result.append(part.pop(0))
+        lists = [part for part in lists if part]
+    return result
+
+
+def wild(make, check, seeds, **options):
+    """Check what ``make`` gives with a plain random generator, which repeats itself less than Hypothesis does."""
+    for seed in seeds:
+        made = make(Random(seed).choice, **options)
+        try:
+            check(made)
+        except Exception as error:
+            error.add_note(f"seed {seed}: {made}")
+            raise
