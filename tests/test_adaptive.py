@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import latecomer as lc
+from latecomer.consistency.patience import AdaptivePatience
 from latecomer.consistency.slack import AdaptiveSlack
 from tests.test_levels import Ledger
 from tests.time_reference import World
@@ -313,6 +314,21 @@ def test_few_answers_are_taken_back_though_the_wait_is_short(tail, drift, most):
     hasty = watched(lc.Aggressive(LONGEST), GAP, table, 200)
     assert hasty.deleted / hasty.inserted > 3 * SHARE  # without patience far more is taken back
     assert hasty.net == watch.net
+
+
+def test_patience_counts_only_the_matches_that_would_have_been_emitted():
+    """Of found matches two in three are killed, most of them while they wait: they were never emitted, so they do not
+    make the share of those that are taken back any smaller."""
+    rng, patience, delays = np.random.default_rng(4), AdaptivePatience(SHARE, 10_000), []
+    for _ in range(40):
+        killed = rng.exponential(500, 40).astype(int)
+        delays += killed.tolist()
+        patience.learn(killed, 60)
+    sample = np.array(delays)
+    taken_back = {wait: (sample > wait).sum() for wait in (patience.wait * 1.1, patience.wait * 0.8)}
+    shares = [late / (40 * 60 - len(sample) + late) for late in taken_back.values()]
+    assert shares[0] < SHARE < 2 * shares[1]
+    assert patience.wait > np.quantile(sample, 1 - SHARE * 20 / 40 * 1.1)  # a third of all that are found are emitted
 
 
 @pytest.mark.parametrize("size", [50, 500])

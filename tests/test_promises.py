@@ -196,6 +196,7 @@ TEXTS = [
     "SEQ(A a, !B b, C c, !A d) WITHIN 5",
     "SEQ(A a, !B b, C c) WHERE [k] WITHIN 8",
     "SEQ(A a, !B b) WHERE [k] WITHIN 5",
+    "SEQ(!C c, A a, !B b) WITHIN 5",
 ]
 ROWS = pa.schema([("id", pa.string()), ("type", pa.string()), ("ts", pa.int64()), ("source", pa.string())])
 ROWS = ROWS.append(pa.field("of", pa.string())).append(pa.field("seq", pa.int64())).append(pa.field("k", pa.string()))
