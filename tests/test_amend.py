@@ -265,11 +265,11 @@ def check(story, amends):
 @pytest.mark.parametrize("kind", KINDS)
 def test_late_events_are_applied_exactly_as_far_as_state_allows(kind):
     with squeezed(kind):
-        wild(lambda pick: make(pick, "amend"), lambda story: check(story, amends=True), range(80))
+        wild(lambda pick: make(pick, "amend"), lambda story: check(story, amends=True), range(50))
 
 
 def test_the_late_output_says_what_a_late_event_would_have_changed():
-    wild(lambda pick: make(pick, "divert"), lambda story: check(story, amends=False), range(100))
+    wild(lambda pick: make(pick, "divert"), lambda story: check(story, amends=False), range(70))
 
 
 @settings(max_examples=40)
@@ -325,7 +325,7 @@ def test_what_a_late_event_would_have_changed_is_the_difference_of_two_answers(k
                 assert [row["missed"], row["wrong"]] == counts
 
     with squeezed(kind):
-        wild(make, told, range(80), on_late="divert", span=10, patterns=WHOLE, windows=(10, 12), copies=False)
+        wild(make, told, range(50), on_late="divert", span=10, patterns=WHOLE, windows=(10, 12), copies=False)
 
 
 @settings(max_examples=60)
