@@ -264,6 +264,7 @@ class Timekeeper:
 
     def promise(self, type: str | None, ts: int, source: Any, key: pa.RecordBatch | None = None) -> None:
         """Take in one punctuation given by hand; ``key``: for one key alone, as a batch of one row."""
+        number = ANY if source is None else self._number(source)  # whoever speaks is known, whatever is said
         if type is not None and type not in self._types:
             return
         if key is not None:
@@ -273,7 +274,6 @@ class Timekeeper:
             one = tuple(values[name] for name in self._stream.of_key)
             self._close(np.zeros(1, np.int64), np.full(1, kind), np.full(1, ts), columns, [one])
             return
-        number = ANY if source is None else self._number(source)
         kind = ANY if type is None else list(self._types).index(type)
         self.bounds.apply(Punctuation(*(np.full(1, v) for v in (0, kind, ts, number, len(self.sources)))))
 
