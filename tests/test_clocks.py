@@ -400,6 +400,17 @@ def test_silence_counts_from_the_first_advance_though_nothing_has_come_yet():
     assert send(runtime, "xA95") == ["+xA95"]
 
 
+@pytest.mark.parametrize("schema", [SCHEMA, None])
+def test_no_source_no_slack_no_limit(schema):
+    """The clock comes from elsewhere before any source is known here: nothing is late by a slack that nobody has."""
+    stream = lc.Stream(id="id", source="source", unit="s", schema=schema)
+    level = lc.KSlack(0, sources={"x": 3, "y": 7})
+    runtime = lc.Runtime(stream, lc.Query(PAIR, name="q", level=level))
+    runtime.observe(100)
+    assert send(runtime, "yA95", "yA92") == ["yA92 after_k 1"]
+    assert send(runtime, "xA93", "zA92") == ["zA92 after_k 1"]
+
+
 # Real data: three weeks of flights, each carrier a source with its own slack
 
 FLIGHTS = lc.Stream(

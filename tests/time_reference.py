@@ -132,7 +132,7 @@ class Limit:
             self.value = max(self.value, self.least.value, clock - self.longest)
         else:
             slacks = [self.slack(s) for s in self.known] if self.by_source else [self.default]
-            self.value = max(self.value, clock - max(slacks, default=0))
+            self.value = max(self.value, clock - max(slacks, default=FOREVER))
 
 
 class Asked:
