@@ -130,19 +130,19 @@ def check(journey):
 
 def make(pick, by_source=False):
     """A journey; ``pick`` chooses from a list. ``by_source``: K-slack with slacks by source."""
-    kind = pick(["stream", "source"])
+    kind, outside = pick(["stream", "source"]), pick([False, False, True])
     options = {
         "clock": kind,
         "sources": SOURCES[: pick([0, 1, 2, 3])] or None,
         "idle_timeout": pick([None, 3, 6, 6]),
-        "max_ahead": pick([None, None, 0, 4]),
+        "max_ahead": None if outside else pick([None, 0, 4]),
         "quorum": pick([1, 1, 2, 3]) if kind == "stream" else 1,
     }
     levels = [lc.KSlack(0), lc.KSlack(3), lc.KSlack(8), lc.Aggressive(0), lc.Aggressive(4), lc.Aggressive(8, 3)]
     if by_source:
         levels = [lc.KSlack(k, sources=s) for k in (0, 2) for s in ({"x": 5}, {"x": 0, "y": 7}, {"z": 3, "y": 1})]
     queries = [lc.Query(pick(TEXTS), name=f"q{n}", level=pick(levels)) for n in range(pick([1, 2]))]
-    real, steps, outside = pick([0, -50, 10**9]), [], pick([False, False, True])
+    real, steps = pick([0, -50, 10**9]), []
     rare = [*pick([[], ["punctuate"]]), *(["observe"] if outside else [])]
     for number in range(pick(range(4, 19))):
         what = pick(["event"] * 6 + ["advance"] * 2 + rare)
