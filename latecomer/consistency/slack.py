@@ -74,7 +74,7 @@ class LargestSlack:
     def __init__(self, k: int, by_source: Mapping[Any, int], declared: Sequence[Any]) -> None:
         self._default, self._by_source = k, dict(by_source)
         self.longest = max([k, *self._by_source.values()])
-        self._known = max((self._by_source.get(name, k) for name in declared), default=0)
+        self._known = max((self._by_source.get(name, k) for name in declared), default=-1)  # -1: no source yet
         self.limit = BEGINNING
 
     def observe(self, arrivals: Arrivals) -> I64:
@@ -88,7 +88,8 @@ class LargestSlack:
         return limits
 
     def advance(self, clock: int, now: int | None) -> None:
-        self.limit = max(self.limit, clock - self._known)
+        if self._known >= 0:
+            self.limit = max(self.limit, clock - self._known)
 
     def facts(self) -> dict[str, Any]:
         return {"k": self._known}
