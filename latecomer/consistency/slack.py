@@ -92,7 +92,7 @@ class LargestSlack:
             self.limit = max(self.limit, clock - self._known)
 
     def facts(self) -> dict[str, Any]:
-        return {"k": self._known}
+        return {"k": max(self._known, 0)}
 
     def dump(self) -> dict[str, Any]:
         return {"limit": self.limit, "known": self._known}
