@@ -2,21 +2,12 @@
 
 Rule: the truth is the answer on the complete stream in order of event time, computed by the offline program of
 :mod:`benchmarks.limit`, which shares no code with the engine. A level is judged by its net output at the end of the
-stream.
-
-    precision    share of the net matches that are true
-    recall       share of the true matches that are in the net output
-    taken back   deletions as a share of insertions
-    wait         for each match in the net output: from the arrival of its last event to its own leaving, in time of
-    arrival;
-                 matches that leave only because the stream ends are left out
+stream. What its figures mean stands in :mod:`latecomer.advise.replay`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +15,7 @@ import pyarrow.compute as pc
 
 import latecomer as lc
 from benchmarks.limit import IntArray, seq_neg
+from latecomer.advise.replay import Verdict, by_hindsight, last_arrival, replay, verdict
 from latecomer.consistency.levels import Level
 from latecomer.disorder import measure
 
@@ -52,23 +44,6 @@ class Case:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What came out; shares are 0 to 1, waits in units of time (None when no match left before the end)."""
-
-    truth: int
-    net: int
-    precision: float
-    recall: float
-    taken_back: float
-    wait_median: float | None
-    wait_95: float | None
-    late: int
-
-    def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-
 def truth(case: Case) -> IntArray:
     """The true matches as sorted codes; copies of an event count once."""
     events = case.events
@@ -94,68 +69,16 @@ def judge(case: Case, level: Level, right: IntArray) -> Verdict:
     arrival = np.asarray(case.events["arrival"], np.int64)
     cuts = np.flatnonzero(np.diff(arrival // case.step, prepend=arrival[0] // case.step - 1))
     edges = [*cuts.tolist(), len(arrival)]
-    promises = _promises(case, edges) if isinstance(level, lc.Conservative) else {}
-    rows = case.events.drop_columns(["arrival"]).combine_chunks()
-    given: list[pa.Table] = []
-    number: list[int] = []
-
-    def collect(output: lc.Output, batch: int) -> int:
-        given.append(output.changes.select(["op", "events"]))
-        number.extend([batch] * output.changes.num_rows)
-        return int(output.late.num_rows)
-
-    late = 0
-    for batch, (begin, end) in enumerate(pairwise(edges)):
-        late += collect(engine.process(rows.slice(begin, end - begin)), batch)
-        for kind, bounds in promises.items():
-            late += collect(engine.punctuate(int(bounds[batch]), type=kind), batch)
-    late += collect(engine.finish(), len(edges) - 1)
-    return _verdict(case, right, pa.concat_tables(given).combine_chunks(), np.array(number, np.int64), edges, late)
-
-
-def _promises(case: Case, edges: list[int]) -> dict[str, IntArray]:
-    """The best punctuation there can be, by hindsight: after each batch, for each type, what does not come any more."""
-    ids, names = np.asarray(case.events["id"]), np.asarray(case.events[case.stream.type])
-    ts = np.asarray(case.events[case.stream.ts], np.int64)
+    ids = case.events["id"].combine_chunks()
     new = np.zeros(len(ids), bool)
-    new[np.unique(ids, return_index=True)[1]] = True
-    ever = int(ts.max()) + case.window + 1
-    promises = {}
-    for kind in dict.fromkeys(case.kinds):
-        open_ts = np.where(new & (names == kind), ts, ever)
-        least = np.minimum.accumulate(open_ts[::-1])[::-1]
-        promises[kind] = np.append(least, ever)[edges[1:]] - 1
-    return promises
-
-
-def _verdict(case: Case, right: IntArray, changes: pa.Table, batch: IntArray, edges: list[int], late: int) -> Verdict:
-    ids = np.asarray(pc.list_flatten(changes["events"]).cast(pa.int64())).reshape(-1, 2)
-    sign = np.where(np.asarray(pc.equal(changes["op"], "insert")), 1, -1)
-    code = _code(ids[:, 0], ids[:, 1])
-    pairs, at = np.unique(code, return_inverse=True)
-    net = np.bincount(at, weights=sign, minlength=len(pairs)) > 0
-    left = np.zeros(len(pairs), np.int64)
-    np.maximum.at(left, at, np.where(sign > 0, batch, 0))  # the insertion that stands is the last one
-    arrival = np.asarray(case.events["arrival"], np.int64)
-    unique_ids, first = np.unique(np.asarray(case.events["id"]), return_index=True)
-    last = np.zeros(len(pairs), np.int64)
-    for part in (pairs >> 32, pairs & (2**32 - 1)):
-        last = np.maximum(last, first[np.searchsorted(unique_ids, part)])
-    came = np.searchsorted(np.array(edges[1:]), last, side="right")
-    ends = arrival[np.array(edges[1:]) - 1]
-    told = net & (left < len(ends))
-    wait = np.sort(ends[left[told]] - ends[came[told]])
-    true = np.isin(pairs[net], right).sum()
-    return Verdict(
-        truth=len(right),
-        net=int(net.sum()),
-        precision=float(true / net.sum()) if net.any() else 1.0,
-        recall=float(true / len(right)) if len(right) else 1.0,
-        taken_back=float((sign < 0).sum() / max((sign > 0).sum(), 1)),
-        wait_median=float(np.quantile(wait, 0.5)) if len(wait) else None,
-        wait_95=float(np.quantile(wait, 0.95)) if len(wait) else None,
-        late=late,
-    )
+    new[np.unique(np.asarray(ids), return_index=True)[1]] = True
+    names, ts = case.events[case.stream.type], np.asarray(case.events[case.stream.ts], np.int64)
+    proven = by_hindsight(names, ts, new, edges, case.window) if isinstance(level, lc.Conservative) else {}
+    wanted = {kind: proven[kind] for kind in dict.fromkeys(case.kinds) if kind in proven}
+    log = replay(engine, case.events.drop_columns(["arrival"]).combine_chunks(), edges, promises=wanted)
+    pairs = np.asarray(pc.list_flatten(log.changes["events"]).cast(pa.int64())).reshape(-1, 2)
+    came = np.searchsorted(np.array(edges[1:]), last_arrival(log.changes["events"], ids), side="right")
+    return verdict(log, _code(pairs[:, 0], pairs[:, 1]), right, came, arrival[np.array(edges[1:]) - 1])
 
 
 def max_lateness(case: Case) -> int:
