@@ -1,0 +1,1 @@
+"""Matching over interval timestamps: joins by valid bounds, exact confidences, signed deltas."""

@@ -1,0 +1,129 @@
+"""Valid bounds and distributions against plain enumeration."""
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from latecomer.errors import ConfigError
+from latecomer.pmf import HISTOGRAM, Distributions, Normal, Triangular, Uniform, check_weights
+from latecomer.runtime.intervals.bounds import valid_bounds
+
+SPAN = st.tuples(st.integers(0, 9), st.integers(0, 5)).map(lambda s: (s[0], s[0] + s[1]))
+
+
+@given(st.lists(SPAN, min_size=1, max_size=4), st.integers(0, 9), st.data())
+def test_bounds_are_exactly_tight(spans, window, data):
+    """Also chains in which only some components are bound (gaps above 1), and windows shorter than the chain."""
+    gaps = [data.draw(st.integers(1, 3)) for _ in spans[1:]]
+    times = [
+        t
+        for t in itertools.product(*(range(a, b + 1) for a, b in spans))
+        if t[-1] - t[0] <= window and all(b - a >= g for (a, b), g in zip(itertools.pairwise(t), gaps, strict=True))
+    ]
+    columns = [[np.array([s[side]]) for s in spans] for side in (0, 1)]
+    earliest, latest, possible = valid_bounds(*columns, gaps, window)
+    assert possible.tolist() == [bool(times)]
+    if times:
+        assert [int(e[0]) for e in earliest] == [min(t) for t in zip(*times, strict=True)]
+        assert [int(e[0]) for e in latest] == [max(t) for t in zip(*times, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("spans", "window", "expected"),
+    [
+        ([(1, 5), (3, 7), (3, 5)], 3, [(1, 3), (3, 4), (4, 5)]),
+        ([(1, 5), (3, 7), (4, 6)], 3, [(1, 4), (3, 5), (4, 6)]),
+        ([(1, 5), (2, 3), (6, 7)], 3, None),
+        ([(1, 5), (7, 7)], 3, [(4, 5), (7, 7)]),
+        ([(4, 4), (4, 7)], 2, [(4, 4), (5, 6)]),
+        ([(4, 6), (7, 10), (9, 9)], 2, None),
+        ([(9, 12), (6, 11)], 0, None),
+        ([(1, 1), (2, 2)], 4, [(1, 1), (2, 2)]),
+        ([(1, 2), (8, 12)], 6, [(2, 2), (8, 8)]),
+        ([(5, 9), (8, 12), (7, 11)], 0, None),
+    ],
+)
+def test_bounds_of_the_paper(spans, window, expected):
+    columns = [[np.array([s[side]]) for s in spans] for side in (0, 1)]
+    earliest, latest, possible = valid_bounds(*columns, [1] * (len(spans) - 1), window)
+    assert possible[0] == (expected is not None)
+    if expected:
+        assert [(int(a[0]), int(b[0])) for a, b in zip(earliest, latest, strict=True)] == expected
+
+
+SHAPES = [Uniform(), Triangular(), Triangular(0.0), Triangular(0.9), Normal(), Normal(0.1, 0.05), Normal(1, 2)]
+
+
+@st.composite
+def distributions(draw):
+    """Columns of distributions, and the weights of each event."""
+    spans = draw(st.lists(SPAN, min_size=1, max_size=6))
+    codes = [draw(st.integers(HISTOGRAM, len(SHAPES) - 1)) for _ in spans]
+    one = draw(st.sampled_from([st.integers(0, 9), st.floats(0, 9)]))
+    flat = []
+    for code, (low, high) in zip(codes, spans, strict=True):
+        if code == HISTOGRAM:
+            flat += [1] + [draw(one) for _ in range(high - low - 1)] + [2] * (high > low)
+    lower, upper = np.array(spans).T
+    return Distributions.of(lower, upper, np.array(codes), SHAPES, np.array(flat, float))
+
+
+@given(distributions())
+def test_sums_are_whole_and_agree_with_the_weights(found):
+    for i, (low, high) in enumerate(zip(found.lower.tolist(), found.upper.tolist(), strict=True)):
+        weights = found.weights(i)
+        assert (weights == np.rint(weights)).all()
+        assert (weights >= 0).all()
+        assert weights[0] > 0
+        assert weights[-1] > 0
+        assert found.gaps[i] == (weights == 0).any()
+        assert found.total[i] == sum(Fraction(w) for w in weights)
+        times = np.arange(low - 2, high + 3)
+        sums = [sum(w for t, w in enumerate(weights, low) if t <= time) for time in times]
+        assert found.cumulative(np.array([i]), times[None, :])[0].tolist() == sums
+        assert found.take(np.array([i, i])).cumulative(np.array([1]), times[None, :])[0].tolist() == sums
+        wanted = np.array([[0.0, weights[0], found.total[i] - 1]])
+        drawn = [
+            next(t for t, s in zip(times, sums, strict=True) if s > w) for w in np.minimum(wanted[0], sums[-1] - 1)
+        ]
+        assert found.quantile(np.array([i]), np.minimum(wanted, sums[-1] - 1))[0].tolist() == drawn
+
+
+def test_triangles_are_straight():
+    found = Distributions.of(np.array([0, 0]), np.array([4, 3]), np.array([0, 1]), [Triangular(), Triangular(1.0)])
+    assert found.weights(0).tolist() == [3, 6, 9, 6, 3]
+    assert found.weights(1).tolist() == [1, 2, 3, 4]
+
+
+def test_normal_is_the_normal_curve():
+    found = Distributions.of(np.array([0]), np.array([4]), None, [Normal(0.5, 0.2)])
+    share = found.weights(0) / found.total[0]
+    inside = 2 * 0.4937903346742238  # P(|Z| < 2.5)
+    expected = [0.0605975359430823, 0.24173033745712885, 0.38292492254802624]
+    assert share == pytest.approx([*(p / inside for p in expected), *(p / inside for p in expected[1::-1])], abs=1e-11)
+
+
+def test_histograms_keep_their_proportions():
+    found = Distributions.of(np.array([0]), np.array([2]), np.array([HISTOGRAM]), [], np.array([0.2, 0.0, 0.6]))
+    assert found.weights(0) / found.total[0] == pytest.approx([0.25, 0, 0.75], rel=1e-15)
+    small = Distributions.of(np.array([0]), np.array([1]), np.array([HISTOGRAM]), [], np.array([1e-300, 1.0]))
+    assert small.weights(0)[0] == 1
+
+
+def test_what_is_no_distribution_is_refused():
+    for wrong in (-0.1, 1.5, float("nan"), "middle", True):
+        with pytest.raises(ConfigError, match="share of the interval from 0 to 1"):
+            Triangular(wrong)
+    with pytest.raises(ConfigError, match="positive share"):
+        Normal(sigma=0)
+    with pytest.raises(ConfigError, match="coarser unit"):
+        Distributions.of(np.array([0]), np.array([2**40]), None, [Normal()])
+    assert "negative" in check_weights([1, -1])
+    assert "negative" in check_weights([1, float("nan")])
+    assert "first and the last" in check_weights([0, 1])
+    assert "each instant" in check_weights([])
+    assert check_weights([1, 0, 0.5]) is None
