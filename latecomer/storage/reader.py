@@ -1,0 +1,103 @@
+"""Reading a state folder: which versions there are, and the blobs that they name.
+
+::
+
+    STATE/
+      claims/     who is the writer: one small file, from the writer with the highest epoch
+      versions/   records, see :mod:`latecomer.storage.versions`
+      blobs/      blob files, see :mod:`latecomer.storage.blobs`; their names begin with their writer's
+
+The rule: reading changes nothing and needs no lock. Whoever has read a version can read its blobs for as long as the
+version is kept, whatever a writer does meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+
+from latecomer.errors import StateError
+from latecomer.storage import blobs, versions
+from latecomer.storage.files import failure, open_files
+from latecomer.storage.shelf import Slot
+from latecomer.storage.versions import Version
+
+#: A record may be dropped between the listing and the reading; as often as this in a row, something is wrong.
+_TRIES = 10
+
+
+class StateReader:
+    """The state in the folder at ``uri``: a local path, or any URI that ``pyarrow.fs`` opens, else fsspec."""
+
+    def __init__(self, uri: str | os.PathLike[str], *, sync: bool = True) -> None:
+        self.files, self.shown = open_files(uri, sync=sync)
+
+    def versions(self) -> list[int]:
+        """Numbers of the complete versions, ascending."""
+        return [number for number, _ in self._counting()]
+
+    def read(self, number: int) -> Version:
+        """The version of this number. Raises StateError when there is none, or its record is damaged."""
+        counting = dict(self._counting())
+        if number not in counting:
+            there = ", ".join(map(str, counting)) or "none"
+            raise StateError(f"the state folder {self.shown!r} holds no version {number}; it holds: {there}")
+        version, _ = self._record(counting[number])
+        if version is None:
+            raise self._broken(f"versions/{counting[number]}", "is damaged: it is no version")
+        return version
+
+    def residue(self, version: Version) -> bytes:
+        """The state's own part of a version. Raises StateError as :meth:`get` does."""
+        return self.get(version.residue)
+
+    def get(self, slot: Slot) -> bytes:
+        """The blob in ``slot``, verified. Raises StateError that names the file, what is wrong and what to do."""
+        name, offset, length = slot
+        try:
+            return blobs.content(self.files.read(name, *blobs.extent((name, offset, length))), (name, offset, length))
+        except OSError as error:
+            raise failure(error, self.shown, name, "read") from error
+        except ValueError as error:
+            raise self._broken(name, str(error)) from error
+
+    def _counting(self) -> list[tuple[int, str]]:
+        """Number and record name of each version that counts, ascending by number."""
+        for _ in range(_TRIES):
+            names = self._list("versions")
+            last = versions.last_record(names)
+            if last is None:
+                return []
+            try:
+                version, kept = self._record(last)
+            except StateError as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    continue
+                raise
+            counting = [name for name in kept if name in names] + ([last] if version else [])
+            return sorted((number, name) for name in counting if (number := versions.number_of(name)) is not None)
+        raise StateError(f"the state folder {self.shown!r} changes faster than it can be read: try again")
+
+    def _record(self, name: str) -> tuple[Version | None, list[str]]:
+        file = f"versions/{name}"
+        try:
+            return versions.decode(self.files.read(file), name)
+        except OSError as error:
+            raise failure(error, self.shown, file, "read") from error
+        except versions.OtherFormat as error:
+            raise StateError(f"{file!r} in the state folder {self.shown!r} {error}") from error
+        except ValueError as error:
+            raise self._broken(file, str(error)) from error
+
+    def _list(self, folder: str) -> dict[str, int]:
+        try:
+            return self.files.list(folder)
+        except OSError as error:
+            raise failure(error, self.shown, folder, "read") from error
+
+    def _broken(self, file: str, problem: str) -> StateError:
+        cure = (
+            "move it away, and the version before it counts again"
+            if file.startswith("versions/")
+            else "put it back from a copy, or go on from a version that `latecomer state verify` finds whole"
+        )
+        return StateError(f"{file!r} in the state folder {self.shown!r} {problem}. The folder is left as it is: {cure}")
