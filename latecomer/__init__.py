@@ -10,7 +10,7 @@ from latecomer.consistency.generators import (
 )
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack
 from latecomer.errors import ConfigError, LatecomerError, MissingDependency, QueryError, SchemaError, StateError
-from latecomer.query import Query, absent, event, seq
+from latecomer.query import Query, absent, confidence, earliest, event, latest, seq
 from latecomer.runtime import Output, Runtime
 from latecomer.stream import Stream
 
@@ -38,6 +38,9 @@ __all__ = [
     "Stream",
     "__version__",
     "absent",
+    "confidence",
+    "earliest",
     "event",
+    "latest",
     "seq",
 ]

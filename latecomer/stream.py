@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from latecomer.errors import ConfigError, options
+from latecomer.uncertainty import Intervals, check_options, intervals_of, plain
 from latecomer.units import UNITS, Duration, DurationLike, canonical_unit
 
 
@@ -41,8 +42,19 @@ class Stream:
             ``[SourcesInOrder()]``.
         quorum: the clock is the q-th largest of the sources' clocks, so that q - 1 broken sources cannot move it.
         schema: Arrow types of the attributes, where they are known beforehand; else the first batch fixes them.
+        lower, upper: columns of the first and the last time at which the event may have happened, in place of ``ts``.
+            Times then are intervals, and matches have a confidence (``docs/intervals.md``).
+        longest: how far apart the two may be; a longer interval is ``malformed``.
+        uncertainty: the event happened at ``ts`` give or take this: one duration, or durations by source (None: all
+            others; a source that is not named is exact).
+        granularity: ``ts`` was rounded to this, like ``"1 minute"``.
+        rounding: ``"down"``, ``"nearest"`` or ``"up"``. Samples that tell what came since the last one are ``"up"``.
+        distribution: how likely the times of an interval are: ``"uniform"`` (default), ``"triangular"``, ``"normal"``
+            or a list of weights of equal parts; one for all, or by source.
+        pmf: column with each event's own weights, one for each unit of its interval; null where ``distribution`` holds.
 
     >>> stream = Stream(type="kind", ts="event_time", id="event_id", unit="ms")
+    >>> sensors = Stream(source="device", unit="ms", uncertainty={"sensor-7": "200 ms", None: "5 ms"})
     """
 
     type: str = "type"
@@ -60,14 +72,23 @@ class Stream:
     quorum: int = 1
     promises: Sequence[Any] = ()
     schema: pa.Schema | Mapping[str, Any] | None = None
+    lower: str | None = None
+    upper: str | None = None
+    longest: DurationLike | None = None
+    uncertainty: DurationLike | Mapping[Any, DurationLike] | Sequence[Any] | None = None
+    granularity: DurationLike | None = None
+    rounding: Literal["down", "nearest", "up"] = "down"
+    distribution: str | Sequence[Any] | Mapping[Any, Any] | None = None
+    pmf: str | None = None
 
     def __post_init__(self) -> None:
-        for option in ("type", "ts", "id", "source", "punctuation", "of"):
+        for option in ("type", "ts", "id", "source", "punctuation", "of", "lower", "upper", "pmf"):
             name = getattr(self, option)
-            if not isinstance(name, str) and not (name is None and option in ("id", "source", "punctuation")):
+            if not isinstance(name, str) and not (name is None and option not in ("type", "ts", "of")):
                 raise ConfigError(f"Stream({option}={name!r}): a name is needed, as text")
         if self.unit is not None:
             object.__setattr__(self, "unit", canonical_unit(self.unit))
+        self._check_intervals()
         if self.clock not in ("stream", "source"):
             raise ConfigError(f"clock={self.clock!r}: allowed are {options(['stream', 'source'])}")
         if self.clock == "source" and self.source is None:
@@ -91,9 +112,10 @@ class Stream:
                     "[BoundedDelay({'Exit': '15 min'})]"
                 )
         object.__setattr__(self, "promises", tuple(promises))
-        named = [c for c in (self.type, self.ts, self.id, self.source) if c is not None]
+        named = [c for c in (self.type, self.ts, self.id, self.source, self.upper, self.pmf) if c is not None]
         if len(set(named)) != len(named):
-            raise ConfigError(f"one column has two purposes: type, ts, id and source must differ, given {named}")
+            times = "ts" if self.lower is None else "lower, upper"
+            raise ConfigError(f"one column has two purposes: type, {times}, id and source must differ, given {named}")
         object.__setattr__(self, "schema", self.declared)
         if self.sources is not None and (self.source is None or isinstance(self.sources, str)):
             raise ConfigError(
@@ -103,6 +125,28 @@ class Stream:
             raise ConfigError(f"of={self.of!r} is the column of something else; punctuation needs one of its own")
         if self.sources is not None:
             object.__setattr__(self, "sources", tuple(self.sources))
+
+    def _check_intervals(self) -> None:
+        """The options that make intervals. With a pair of columns ``ts`` is the lower one: the time by which the stream
+        is ordered.
+        """
+        check_options(self, ts_given=self.ts not in ("ts", self.lower))
+        if self.lower is not None:
+            object.__setattr__(self, "ts", self.lower)
+        for name in ("longest", "granularity"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, Duration.of(getattr(self, name)))
+        for name in ("uncertainty", "distribution"):
+            object.__setattr__(self, name, plain(name, getattr(self, name), self.source))
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether the times of events are intervals."""
+        return self.lower is not None or self.uncertainty is not None or self.granularity is not None
+
+    def intervals(self, unit: str) -> Intervals | None:
+        """The intervals in ``unit``; None where times are exact."""
+        return intervals_of(self, unit) if self.uncertain else None
 
     @property
     def declared(self) -> pa.Schema | None:

@@ -29,7 +29,10 @@ PUBLIC = [
     "Stream",
     "__version__",
     "absent",
+    "confidence",
+    "earliest",
     "event",
+    "latest",
     "seq",
 ]
 

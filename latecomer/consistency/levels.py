@@ -109,6 +109,8 @@ class Aggressive:
         corrections: ``"changes"``: inserts and deletes as they come. ``"replace"``: deletes and inserts of one call
             that belong together carry a common number in the column ``revision``.
         on_late: ``"amend"`` also applies events beyond ``max_delay``, as far as state allows, as marked corrections.
+        confidence_step: over interval streams, correct a match's confidence only once it has moved by more than this
+            since it was last told; any change is told by default. Crossing the query's threshold always is.
 
     >>> str(Aggressive(max_delay="5 minutes"))
     'aggressive(max_delay = 5 min)'
@@ -119,6 +121,7 @@ class Aggressive:
     retractions: float | None
     corrections: Corrections
     on_late: OnLate
+    confidence_step: float
 
     def __init__(
         self,
@@ -128,12 +131,15 @@ class Aggressive:
         retractions: float | None = None,
         corrections: Corrections = "changes",
         on_late: OnLate = "divert",
+        confidence_step: float = 0.0,
     ) -> None:
         object.__setattr__(self, "max_delay", Duration.of(max_delay))
         object.__setattr__(self, "patience", Duration.of(patience))
         object.__setattr__(self, "retractions", None if retractions is None else _share("retractions", retractions))
         object.__setattr__(self, "corrections", _choice("corrections", corrections, ("changes", "replace")))
         object.__setattr__(self, "on_late", _choice("on_late", on_late, ("divert", "amend")))
+        step = confidence_step if confidence_step == 0 else _share("confidence_step", confidence_step)
+        object.__setattr__(self, "confidence_step", float(step))
         if retractions is not None and self.patience.amount:
             raise ConfigError("retractions= chooses the patience, and patience= fixes it: use one of them")
 
@@ -142,6 +148,7 @@ class Aggressive:
         parts += [f"patience = {self.patience}"] if self.patience.amount else []
         parts += [f"retractions = {self.retractions!r}"] if self.retractions is not None else []
         parts += [f"corrections = {self.corrections}"] if self.corrections != "changes" else []
+        parts += [f"confidence_step = {self.confidence_step!r}"] if self.confidence_step else []
         return f"aggressive({', '.join(parts + _late(self.on_late))})"
 
 

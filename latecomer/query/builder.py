@@ -31,6 +31,7 @@ from latecomer.query.expressions import (
     Arithmetic,
     Attribute,
     Between,
+    Call,
     Comparison,
     Expr,
     In,
@@ -42,6 +43,7 @@ from latecomer.query.expressions import (
     Not,
     Or,
 )
+from latecomer.query.plan import Confidence
 from latecomer.query.query import Query, check_name
 from latecomer.query.syntax import Draft, Returned, Step
 from latecomer.query.unparse import write
@@ -65,6 +67,25 @@ def event(type: str, var: str | None = None) -> Event:
 def absent(type: str, var: str | None = None) -> Event:
     """A component that must not occur: ``!Counter c``."""
     return Event(type, var, negated=True)
+
+
+def confidence() -> Term:
+    """How probable the match is, for RETURN: 1.0 where all times are exact."""
+    return Term(Call("confidence", None))
+
+
+def earliest(event: Event) -> Term:
+    """The earliest time that the event may have in the match, for RETURN.
+
+    >>> earliest(event("Shelf", "s"))
+    earliest(s)
+    """
+    return event._call("earliest")
+
+
+def latest(event: Event) -> Term:
+    """The latest time that the event may have in the match, for RETURN."""
+    return event._call("latest")
 
 
 def seq(*events: Event) -> Pattern:
@@ -111,6 +132,14 @@ class Event:
         if not isinstance(name, str) or not name:
             raise QueryError(f"{name!r} is not the name of an attribute", hint="give a text, like s['odd name']")
         return Term(Attribute(self._var, name))
+
+    def _call(self, function: str) -> Term:
+        if self._var is None:
+            raise QueryError(
+                f"the component {self._type!r} has no variable, so {function}() cannot name it",
+                hint=f"give it one, like event({self._type!r}, {self._type[0].lower()!r})",
+            )
+        return Term(Call(function, self._var))
 
     def __repr__(self) -> str:
         return f"{'!' * self._negated}{self._type} {self._var or ''}".rstrip()
@@ -254,6 +283,30 @@ class Pattern:
         items = [Returned(constant(term), None) for term in attributes]
         items += [Returned(constant(term), alias) for alias, term in fields.items()]
         return Pattern(replace(self.draft, returns=(*self.draft.returns, *items)))
+
+    def strategy(self, name: str) -> Pattern:
+        """Which combinations count: ``"skip-till-any-match"`` (the default) or ``"skip-till-next-match"``."""
+        if not isinstance(name, str):
+            raise QueryError(f"{name!r} is not the name of a strategy", hint="like .strategy('skip-till-next-match')")
+        return Pattern(replace(self.draft, strategy=name.lower().replace("_", "-")))
+
+    def confidence(
+        self, *, at_least: float | None = None, more_than: float | None = None, sampled: float | None = None
+    ) -> Pattern:
+        """How probable a match must be, from 0 to 1: at least so much, or more than so much.
+
+        ``sampled``: where computing it exactly would cost too much, sample it with this standard error.
+        """
+        least = more_than if at_least is None else at_least
+        if least is None or (at_least is not None and more_than is not None):
+            raise QueryError("confidence() takes one limit", hint="like .confidence(at_least=0.8) or (more_than=0.5)")
+        for value in (least, sampled):
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1
+            ):
+                raise QueryError(f"{value!r} is no probability", hint="allowed are numbers from 0 to 1")
+        wanted = Confidence(float(least), at_least is not None, None if sampled is None else float(sampled))
+        return Pattern(replace(self.draft, confidence=wanted))
 
     def query(self, *, level: Level, name: str | None = None) -> Query:
         """The finished query; raises QueryError when it is none that can be kept."""

@@ -6,9 +6,10 @@ nodes are compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
+from typing import Any
 
 from latecomer.units import Duration
 
@@ -50,6 +51,17 @@ class Attribute:
 
     var: str
     name: str
+    position: int = _at()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """``earliest(var)`` or ``latest(var)``: between which times the event may lie in the match; ``confidence()``: how
+    probable the match is (``var`` is None). Only RETURN may ask for them.
+    """
+
+    function: str
+    var: str | None
     position: int = _at()
 
 
@@ -138,13 +150,13 @@ class IsNull:
     position: int = _at()
 
 
-Expr = Literal | Attribute | Arithmetic | Negative | Comparison | And | Or | Not | In | Between | Like | IsNull
+Expr = Literal | Attribute | Call | Arithmetic | Negative | Comparison | And | Or | Not | In | Between | Like | IsNull
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The direct operands of a node, left to right."""
     match expr:
-        case Literal() | Attribute():
+        case Literal() | Attribute() | Call():
             return ()
         case Arithmetic(left=left, right=right) | Comparison(left=left, right=right):
             return (left, right)
@@ -166,9 +178,36 @@ def attributes(expr: Expr) -> Iterator[Attribute]:
         yield from attributes(child)
 
 
+def calls(expr: Expr) -> Iterator[Call]:
+    """All function calls in ``expr``, left to right."""
+    if isinstance(expr, Call):
+        yield expr
+    for child in children(expr):
+        yield from calls(child)
+
+
+def parts(expr: Expr) -> Iterator[Attribute | Call]:
+    """All that names a variable in ``expr``."""
+    yield from attributes(expr)
+    yield from calls(expr)
+
+
 def variables(expr: Expr) -> frozenset[str]:
     """The variables that ``expr`` names."""
-    return frozenset(a.var for a in attributes(expr))
+    return frozenset(part.var for part in parts(expr) if part.var is not None)
+
+
+def replaced(expr: Expr, other: Callable[[Call], Expr]) -> Expr:
+    """``expr`` with ``other(call)`` in the place of each call."""
+
+    def new(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(new, value))
+        return replaced(value, other) if isinstance(value, Expr) else value
+
+    if isinstance(expr, Call):
+        return other(expr)
+    return replace(expr, **{f.name: new(getattr(expr, f.name)) for f in fields(expr) if f.name != "position"})
 
 
 def equality(expr: Expr) -> tuple[Attribute, Attribute] | None:

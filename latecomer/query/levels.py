@@ -60,6 +60,7 @@ _OPTIONS: dict[str, dict[str, str | tuple[str, ...]]] = {
         "patience": _LENGTH,
         "retractions": _SHARE,
         "corrections": ("changes", "replace"),
+        "confidence_step": _SHARE,
         "on_late": _ON_LATE,
     },
 }

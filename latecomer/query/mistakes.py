@@ -29,12 +29,14 @@ _PHRASES = {
     "_COMMA": "','",
     "_DOT": "'.'",
     "_EQUALS": "'='",
+    "PERCENT": "'%'",
     "BANG": "'!'",
     "NAME": "a name",
     "NUMBER": "a number",
     "STRING": "text in single quotes",
     "COMPARE": "a comparison",
     "STRATEGY_NAME": "the name of a strategy",
+    "_SAMPLED": "SAMPLED",
     "UNIT": "a unit of time",
     "$END": "the end of the query",
 }
@@ -86,7 +88,7 @@ def _special(token: Token, accepted: set[str]) -> tuple[str, str] | None:
     if word.upper() in RESERVED and "NAME" in accepted and not accepted >= _VALUE:
         return f"{word!r} is a keyword, and a name should stand here", f'a name like that is quoted: "{word}"'
     if word == "(" and "MINUS" in accepted:
-        return "'(' cannot follow a name or value: the language has no functions", "write it with operators"
+        return "'(' cannot follow a value", "write an operator between the two"
     if word == "," and "_WHERE" in accepted:
         return "a pattern of several components is written SEQ(…)", "like SEQ(Shelf s, !Counter c, Exit e)"
     if token.type == "COMPARE" and "MINUS" in accepted:
@@ -141,14 +143,13 @@ def _expected(accepted: Iterable[str]) -> str:
         left -= _VALUE | _VALUE_MORE
     elif "MINUS" in left:
         phrases.append("an operator")
-        left -= _OPERATORS
+        left -= _OPERATORS | {"_LPAR"}  # a function is not what anybody forgot here
     if "GROUP" in left:
         phrases.append("SEQ(…)")
     if "NAME" in left and ("GROUP" in left or "BANG" in left):
         phrases.append("an event type")
         left -= {"NAME", "GROUP", "QUOTED", "NOT"}
     left -= {"QUOTED"} if "NAME" in left else set()
-    left -= {"_CONFIDENCE"}
     if "PLUS" in left or "_RPAR" in left:
         left -= {"PLUS", "_LSQB"}
     rank = {f"_{clause}": number for number, clause in enumerate(CLAUSES, 1)} | {"$END": 99}

@@ -1,13 +1,15 @@
 """Parser: text -> :class:`~latecomer.query.syntax.Draft`. It knows the shape of queries, not what makes sense.
 
-What the grammar understands but nothing can run yet (nesting, AND and OR of patterns, Kleene +, CONFIDENCE) is refused
-here, each with its own sentence; syntax errors are put into words by :mod:`latecomer.query.mistakes`.
+What the grammar understands but nothing can run yet (nesting, AND and OR of patterns, Kleene +) is refused here, each
+with its own sentence; syntax errors are put into words by :mod:`latecomer.query.mistakes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fractions import Fraction
 from functools import cache
 from importlib.resources import files
 from math import isinf
@@ -22,6 +24,7 @@ from latecomer.query.expressions import (
     Arithmetic,
     Attribute,
     Between,
+    Call,
     Comparison,
     Expr,
     In,
@@ -34,8 +37,10 @@ from latecomer.query.expressions import (
 )
 from latecomer.query.levels import Argument, LevelReader
 from latecomer.query.mistakes import explain
+from latecomer.query.plan import Confidence
 from latecomer.query.syntax import DEFAULT_STRATEGY, Draft, Returned, Step
 from latecomer.query.words import (
+    FUNCTIONS,
     INT_MAX,
     INT_MIN,
     read_duration,
@@ -93,12 +98,6 @@ class _Reader:
         clauses: dict[str, Node] = {str(clause.data): clause for clause in _trees(tree)}
         steps = tuple(self.steps(_only(clauses["pattern"])))
         self.names = [step.var for step in steps if step.var is not None]
-        if "confidence" in clauses:
-            raise self.fail(
-                "CONFIDENCE needs events whose time is an interval, and this version knows only points in time",
-                _start(clauses["confidence"]),
-                "leave the clause out",
-            )
         conjuncts = tuple(self.conjuncts(_only(clauses["where"]))) if "where" in clauses else ()
         within = _only(clauses["within"]) if "within" in clauses else None
         strategy = _token(clauses["strategy"]) if "strategy" in clauses else None
@@ -112,6 +111,8 @@ class _Reader:
             returns=tuple(self.returned(item) for item in _trees(clauses["returns"])) if "returns" in clauses else (),
             strategy=DEFAULT_STRATEGY if strategy is None else strategy.lower().replace("_", "-"),
             strategy_position=-1 if strategy is None else _at(strategy),
+            confidence=self.confidence(clauses["confidence"]) if "confidence" in clauses else None,
+            confidence_position=_start(next(_trees(clauses["confidence"]))) if "confidence" in clauses else -1,
             level=None if consistency is None else self.level(consistency),
             level_position=-1 if consistency is None else _start(consistency),
         )
@@ -200,6 +201,8 @@ class _Reader:
                 return Attribute(var, name, position=at)
             case "bare":
                 raise self.bare(_token(node))
+            case "call":
+                return self.call(_token(node), parts)
             case "equivalence":
                 raise self.fail(
                     "[…] may only stand on its own in WHERE, or joined to the rest by AND",
@@ -270,7 +273,42 @@ class _Reader:
             f"{write}; text goes in single quotes: {write_string(name)}",
         )
 
-    # WITHIN, RETURN, CONSISTENCY
+    def call(self, token: Token, arguments: list[Node]) -> Call:
+        """A function of the match as a whole, or of one of its events."""
+        name, at, some = token.lower(), _at(token), self.names[0] if self.names else "a"
+        if name not in FUNCTIONS:
+            near = get_close_matches(name, FUNCTIONS, 1)
+            guess = f" — did you mean {near[0]}(…)?" if near else ""
+            known = f"there are only confidence(), earliest({some}) and latest({some}), in RETURN"
+            raise self.fail(f"{str(token)!r} is not a function{guess}", at, f"{known}; write it with operators")
+        if name == "confidence":
+            if arguments:
+                raise self.fail("confidence() takes nothing: it speaks of the whole match", _start(arguments[0]))
+            return Call(name, None, position=at)
+        if len(arguments) != 1 or arguments[0].data != "bare":
+            place = _start(arguments[0]) if arguments else at
+            raise self.fail(f"{name}(…) takes one event, by its variable", place, f"like {name}({some})")
+        return Call(name, self.name(_token(arguments[0])), position=at)
+
+    # WITHIN, RETURN, CONFIDENCE, CONSISTENCY
+
+    def confidence(self, node: Node) -> Confidence:
+        least, *error = _trees(node)
+        sign = next((t for t in node.children if isinstance(t, Token)), None)
+        if sign is None or sign not in (">", ">="):
+            found = "without a comparison" if sign is None else f"with {str(sign)!r}"
+            place = _start(least) if sign is None else _at(sign)
+            example = f">= {''.join(map(str, least.children))}"
+            raise self.fail(f"CONFIDENCE {found} says nothing", place, f"write >= or >, like CONFIDENCE {example}")
+        return Confidence(self.share(least), sign == ">=", self.share(error[0]) if error else None)
+
+    def share(self, node: Node) -> float:
+        """A number from 0 to 1, or a percentage."""
+        digits = "".join(t for t in node.children if isinstance(t, Token))
+        value = float(Fraction(digits[:-1]) / 100) if digits.endswith("%") else float(digits)
+        if not 0 <= value <= 1:
+            raise self.fail(f"{digits} is no probability", _start(node), "allowed are 0 to 1, or 0% to 100%")
+        return value
 
     def length(self, node: Node) -> Duration:
         child = node.children[0]

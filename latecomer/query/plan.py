@@ -49,6 +49,22 @@ class Negation:
 
 
 @dataclass(frozen=True, slots=True)
+class Confidence:
+    """How probable a match must be: ``> least``, or ``>= least`` where ``inclusive``.
+
+    ``error``: where computing a confidence exactly would cost too much, it may be sampled with this standard error.
+    """
+
+    least: float = 0.0
+    inclusive: bool = False
+    error: float | None = None
+
+    def __str__(self) -> str:
+        sampled = "" if self.error is None else f" SAMPLED {self.error!r}"
+        return f"{'>=' if self.inclusive else '>'} {self.least!r}{sampled}"
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A validated query.
 
@@ -63,6 +79,7 @@ class Plan:
         strategy: the selection strategy.
         level: the consistency level.
         text: the query's canonical text, from which the same plan can be made again (without name and level).
+        confidence: how probable a match must be.
     """
 
     name: str
@@ -75,6 +92,7 @@ class Plan:
     strategy: str
     level: Level
     text: str
+    confidence: Confidence = Confidence()
 
     @property
     def components(self) -> tuple[Component, ...]:

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 
 from latecomer.consistency.levels import Level
 from latecomer.query.expressions import Expr
+from latecomer.query.plan import Confidence
 from latecomer.units import Duration
 
-#: The selection strategy that is used when none is named.
+#: The selection strategy that is used when none is named, and the other one.
 DEFAULT_STRATEGY = "skip-till-any-match"
+NEXT_MATCH = "skip-till-next-match"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,5 +49,7 @@ class Draft:
     returns: tuple[Returned, ...] = ()
     strategy: str = DEFAULT_STRATEGY
     strategy_position: int = -1
+    confidence: Confidence | None = None
+    confidence_position: int = -1
     level: Level | None = None
     level_position: int = -1

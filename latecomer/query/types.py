@@ -24,6 +24,7 @@ from latecomer.query.expressions import (
     Arithmetic,
     Attribute,
     Between,
+    Call,
     Comparison,
     Expr,
     In,
@@ -38,6 +39,7 @@ from latecomer.query.expressions import (
     children,
 )
 from latecomer.query.plan import Plan
+from latecomer.query.syntax import DEFAULT_STRATEGY
 from latecomer.query.unparse import write
 from latecomer.query.words import write_name
 from latecomer.stream import Stream
@@ -47,6 +49,9 @@ Kind = Choice["bool", "int", "float", "text", "time", "duration", "other", "null
 
 #: The attribute that every event has: its event time, whatever the column is called.
 EVENT_TIME = "ts"
+
+#: Columns that every change of an interval stream has besides.
+INTERVAL_COLUMNS = ("earliest", "latest", "confidence")
 
 _NUMBERS = ("int", "float")
 _TIMES = ("time", "duration")
@@ -158,6 +163,10 @@ def check(plan: Plan, stream: Stream, schema: pa.Schema | None, text: str | None
     groups = [*(c.filter for c in plan.components), *(n.conjuncts for n in plan.negations), plan.conjuncts]
     conditions = [conjunct for group in groups for conjunct in group]
     check_clauses(plan.key, conditions, [expr for _, expr in plan.returns], stream, schema, text)
+    if plan.strategy != DEFAULT_STRATEGY:
+        raise QueryError(f"{plan.strategy} is not supported by this engine yet")
+    if stream.uncertain:
+        _Checker(stream, schema, text).interval_names(plan.returns)
 
 
 def check_clauses(
@@ -231,6 +240,8 @@ def _whole(expr: Expr, stream: Stream, schema: pa.Schema) -> bool:
             if pa.types.is_timestamp(column) or pa.types.is_duration(column):
                 return UNITS[column.unit] % unit == 0
             return bool(pa.types.is_integer(column))
+        case Call():
+            return True
         case Arithmetic(op="/"):
             return False
         case _:
@@ -250,6 +261,14 @@ class _Checker:
             return QueryError(f"{problem}: {write(expr)}", hint=hint)
         return QueryError(problem, text=self.text, position=expr.position, hint=hint)
 
+    def interval_names(self, returns: Iterable[tuple[str, Expr]]) -> None:
+        """Over an interval stream more names are taken; ``confidence()`` may call itself what it is."""
+        for alias, expr in returns:
+            itself = alias == "confidence" and isinstance(expr, Call) and expr.function == "confidence"
+            if alias in INTERVAL_COLUMNS and not itself:
+                problem = f"a field cannot be called {alias!r}: every change of an interval stream has such a column"
+                raise self.fail(problem, expr, f"give it another name with AS; taken are {', '.join(INTERVAL_COLUMNS)}")
+
     def names(self) -> list[str]:
         """What may stand after the dot, when that is known."""
         assert self.schema is not None
@@ -266,6 +285,14 @@ class _Checker:
         return f"the stream has no column {name!r}{guess}", f"its columns are {', '.join(self.names())}"
 
     def key(self, name: str) -> None:
+        if name == EVENT_TIME and self.stream.uncertain:
+            at = -1 if self.text is None else self.text.find("[")
+            raise QueryError(
+                "[ts] cannot compare times that are intervals",
+                text=self.text,
+                position=at if at >= 0 else None,
+                hint="leave it out; order is said by PATTERN, nearness by WITHIN",
+            )
         if self.schema is None or (name in self.names() and name not in self.schema.names):
             return
         at = -1 if self.text is None else self.text.find(write_name(name), self.text.find("["))
@@ -284,6 +311,11 @@ class _Checker:
 
     def attribute(self, expr: Attribute) -> Kind:
         if expr.name == EVENT_TIME:
+            if self.stream.uncertain:
+                hint = f"earliest({expr.var}) and latest({expr.var}) in RETURN say where it may lie"
+                if self.stream.ts != EVENT_TIME:
+                    hint += f"; columns may be named, like {expr.var}.{write_name(self.stream.ts)}"
+                raise self.fail("the time of an event is an interval here, no single value", expr, hint)
             return "time"
         if self.schema is None:
             return "any"
@@ -305,6 +337,8 @@ class _Checker:
                 return kind_of_constant(value)
             case Attribute():
                 return self.attribute(expr)
+            case Call(function=function):
+                return "float" if function == "confidence" else "time"
             case Negative(operand=operand):
                 kind = self.kind(operand)
                 if kind in ("int", "float", "duration", "null", "any"):

@@ -11,6 +11,7 @@ from latecomer.query.expressions import (
     Arithmetic,
     Attribute,
     Between,
+    Call,
     Comparison,
     Expr,
     In,
@@ -22,7 +23,7 @@ from latecomer.query.expressions import (
     Not,
     Or,
 )
-from latecomer.query.plan import Plan
+from latecomer.query.plan import Confidence, Plan
 from latecomer.query.syntax import DEFAULT_STRATEGY
 from latecomer.query.words import write_moment, write_name, write_string
 from latecomer.units import Duration
@@ -55,6 +56,8 @@ def write_plan(plan: Plan) -> str:
         lines.append("RETURN " + ", ".join(f"{write(expr)} AS {write_name(alias)}" for alias, expr in plan.returns))
     if plan.strategy != DEFAULT_STRATEGY:
         lines.append(f"STRATEGY {plan.strategy}")
+    if plan.confidence != Confidence():
+        lines.append(f"CONFIDENCE {plan.confidence}")
     return "\n".join(lines)
 
 
@@ -85,6 +88,8 @@ def _form(expr: Expr) -> tuple[int, str]:
             return _UNARY, f"-{_written(operand, _ATOM)}"
         case Attribute(var=var, name=name):
             return _ATOM, f"{write_name(var)}.{write_name(name)}"
+        case Call(function=function, var=var):
+            return _ATOM, f"{function}({'' if var is None else write_name(var)})"
         case Literal(value=value):
             return _constant(value)
 

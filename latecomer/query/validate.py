@@ -12,9 +12,9 @@ from difflib import get_close_matches
 
 from latecomer.consistency.levels import CHOICES, Level
 from latecomer.errors import QueryError, options
-from latecomer.query.expressions import Attribute, Expr, attributes, children, variables
-from latecomer.query.plan import Component, Negation, Plan
-from latecomer.query.syntax import DEFAULT_STRATEGY, Draft, Returned
+from latecomer.query.expressions import Attribute, Call, Expr, attributes, calls, children, parts, variables
+from latecomer.query.plan import Component, Confidence, Negation, Plan
+from latecomer.query.syntax import DEFAULT_STRATEGY, NEXT_MATCH, Draft, Returned
 from latecomer.query.types import check_clauses
 from latecomer.query.unparse import write_plan
 from latecomer.stream import Stream
@@ -27,7 +27,7 @@ OUTPUT_COLUMNS = ("op", "query", "match_id", "events", "first_ts", "last_ts")
 DEEPEST = 100
 
 #: Strategies that the field knows and that are not built yet.
-OTHER_STRATEGIES = ("skip-till-next-match", "strict-contiguity", "partition-contiguity")
+OTHER_STRATEGIES = ("strict-contiguity", "partition-contiguity")
 
 
 def validate(draft: Draft, *, name: str, level: Level | None, text: str | None) -> Plan:
@@ -42,6 +42,7 @@ def validate(draft: Draft, *, name: str, level: Level | None, text: str | None) 
     conjuncts: list[Expr] = []
     for conjunct in draft.conjuncts:
         named = check.named(conjunct)
+        check.no_calls(conjunct)
         negative = check.single_negative(conjunct, named & counted.keys())
         if len(named) == 1:
             filters[next(iter(named))].append(conjunct)
@@ -61,6 +62,7 @@ def validate(draft: Draft, *, name: str, level: Level | None, text: str | None) 
         window=check.window(sum(not c.negated for c in components)),
         returns=tuple(returns),
         strategy=check.strategy(),
+        confidence=check.confidence(),
         level=check.level(level),
         text="",
     )
@@ -137,18 +139,25 @@ class _Check:
     def named(self, expr: Expr) -> frozenset[str]:
         """The variables in ``expr``, all of them declared."""
         self.shallow(expr)
-        for attribute in attributes(expr):
-            if attribute.var not in self.negated:
-                raise self.unknown(attribute)
+        for part in parts(expr):
+            if part.var is not None and part.var not in self.negated:
+                raise self.unknown(part.var, part.position)
         return variables(expr)
 
-    def unknown(self, attribute: Attribute) -> QueryError:
-        near = get_close_matches(attribute.var, self.negated, 1)
+    def unknown(self, var: str, position: int) -> QueryError:
+        near = get_close_matches(var, self.negated, 1)
         guess = f" — did you mean {near[0]!r}?" if near else ""
         declared = f"declared in PATTERN: {', '.join(self.negated)}"
         if not self.negated:
             declared = "PATTERN declares none: a variable follows its type, like SEQ(Shelf s, …)"
-        return self.fail(f"unknown variable {attribute.var!r}{guess}", attribute.position, declared)
+        return self.fail(f"unknown variable {var!r}{guess}", position, declared)
+
+    def no_calls(self, conjunct: Expr) -> None:
+        for call in calls(conjunct):
+            threshold = "a threshold is a clause of its own, like CONFIDENCE >= 0.8"
+            times = "times are limited by the order of PATTERN and by WITHIN; conditions compare attributes"
+            hint = threshold if call.function == "confidence" else times
+            raise self.fail(f"{call.function}(…) belongs in RETURN: it is known of a match only", call.position, hint)
 
     def single_negative(self, conjunct: Expr, negatives: frozenset[str]) -> str | None:
         if len(negatives) < 2:
@@ -185,12 +194,12 @@ class _Check:
         found: list[tuple[str, Expr]] = []
         for item in self.draft.returns:
             self.named(item.expr)
-            for attribute in attributes(item.expr):
-                if self.negated[attribute.var]:
+            for part in parts(item.expr):
+                if part.var is not None and self.negated[part.var]:
                     positives = [v for v, negated in self.negated.items() if not negated]
                     raise self.fail(
-                        f"RETURN names {attribute.var!r}, which is negated: a match has no such event",
-                        attribute.position,
+                        f"RETURN names {part.var!r}, which is negated: a match has no such event",
+                        part.position,
                         f"name positive components: {options(positives)}",
                     )
             alias = self.alias(item)
@@ -211,18 +220,36 @@ class _Check:
             return item.alias
         if isinstance(item.expr, Attribute):
             return item.expr.name
+        if isinstance(item.expr, Call):
+            return item.expr.function if item.expr.var is None else f"{item.expr.function}_{item.expr.var}"
         raise self.fail("a computed field needs a name", item.position, "name it with AS, like e.ts - s.ts AS took")
 
     def strategy(self) -> str:
         strategy = self.draft.strategy
-        if strategy == DEFAULT_STRATEGY:
+        if strategy in (DEFAULT_STRATEGY, NEXT_MATCH):
             return strategy
         known = "is not supported yet" if strategy in OTHER_STRATEGIES else "is not a selection strategy"
         raise self.fail(
             f"{strategy} {known}",
             self.draft.strategy_position,
-            f"allowed is {DEFAULT_STRATEGY} (all combinations), which is also the default",
+            f"allowed are {DEFAULT_STRATEGY} (all combinations), the default, and {NEXT_MATCH} (each time the next"
+            " event that fits)",
         )
+
+    def confidence(self) -> Confidence:
+        found, at = self.draft.confidence, self.draft.confidence_position
+        if found is None:
+            return Confidence()
+        if not found.inclusive and found.least >= 1:
+            problem = "CONFIDENCE > 1 leaves no match: what is certain has confidence 1"
+            raise self.fail(problem, at, "write CONFIDENCE >= 1 for matches that are certain")
+        if found.inclusive and found.least == 0:
+            problem = "CONFIDENCE >= 0 says nothing: what cannot be has confidence 0"
+            raise self.fail(problem, at, "write CONFIDENCE > 0, which is also the default")
+        if found.error is not None and not 0 < found.error < 1:
+            problem = f"SAMPLED {found.error:g} is no error to sample with"
+            raise self.fail(problem, at, "give the standard error that a confidence may have, like SAMPLED 0.01")
+        return found
 
     def level(self, given: Level | None) -> Level:
         written = self.draft.level

@@ -16,6 +16,9 @@ from latecomer.units import UNITS, Duration
 #: Clauses in the order in which they must stand.
 CLAUSES = ("PATTERN", "WHERE", "WITHIN", "RETURN", "STRATEGY", "CONFIDENCE", "CONSISTENCY")
 
+#: Functions that RETURN knows.
+FUNCTIONS = ("confidence", "earliest", "latest")
+
 #: Words that are no names unless they are written in double quotes (or stand after a dot or AS).
 RESERVED = frozenset((*CLAUSES, *["AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL", "TRUE", "FALSE", "AS"]))
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.consistency.clock import FAR
-from latecomer.errors import SchemaError
+from latecomer.errors import ConfigError, SchemaError
 from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import first_words
 from latecomer.stream import Stream
@@ -157,6 +157,8 @@ class Intake:
     """Reads batches of one stream under one schema; ``types`` names the event types that queries ask for."""
 
     def __init__(self, stream: Stream, types: Sequence[str], schema: pa.Schema) -> None:
+        if stream.uncertain:
+            raise ConfigError("times that are intervals are not supported by this engine yet")
         self.stream = stream
         self.given = schema
         self.id_name = stream.id or NUMBER

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from latecomer.consistency.levels import Aggressive
 from latecomer.errors import ConfigError
+from latecomer.query.expressions import Attribute, Call, Expr, Literal, replaced
 from latecomer.query.plan import Plan
-from latecomer.query.types import result_type
+from latecomer.query.types import EVENT_TIME, INTERVAL_COLUMNS, result_type
 from latecomer.runtime.evaluate import Times, compile_value
 from latecomer.runtime.lane import Delta
 from latecomer.runtime.pattern import Pattern, Tester
@@ -37,6 +38,8 @@ def change_schema(
     fields: dict[str, tuple[pa.DataType, str]] = {}
     for plan in plans:
         for alias, expr in plan.returns:
+            if stream.uncertain and alias in INTERVAL_COLUMNS:
+                continue  # confidence() under its own name: every change has it
             kind = result_type(expr, stream, schema)
             before = fields.setdefault(alias, (kind, plan.name))
             if before[0] != kind:
@@ -52,6 +55,8 @@ def change_schema(
         ("first_ts", ts_type),
         ("last_ts", ts_type),
     ]
+    if stream.uncertain:
+        fixed += [("earliest", ts_type), ("latest", ts_type), ("confidence", pa.float64())]
     if any(p.level.on_late == "amend" for p in plans):
         fixed.append(("amended", pa.bool_()))
     if any(isinstance(p.level, Aggressive) and p.level.corrections == "replace" for p in plans):
@@ -88,7 +93,8 @@ class ChangeWriter:
         self._amends = level.on_late == "amend"
         self._revises = isinstance(level, Aggressive) and level.corrections == "replace"
         self._returns = {
-            alias: compile_value(expr, times, schema.field(alias).type) for alias, expr in pattern.plan.returns
+            alias: compile_value(replaced(expr, _exactly), times, schema.field(alias).type)
+            for alias, expr in pattern.plan.returns
         }
 
     def write(self, deltas: Sequence[Delta]) -> pa.RecordBatch:
@@ -149,6 +155,11 @@ class ChangeWriter:
         for position in range(hashes.shape[2]):
             result = combine(result, hashes[:, :, position])
         return hex_ids(result[0], result[1])
+
+
+def _exactly(call: Call) -> Expr:
+    """What a function says where times are exact."""
+    return Literal(1.0) if call.var is None else Attribute(call.var, EVENT_TIME)
 
 
 _HEX = np.array([int.from_bytes(f"{b:02x}".encode(), "little") for b in range(256)], "<u2")

@@ -24,6 +24,7 @@ from latecomer.query.expressions import (
     Arithmetic,
     Attribute,
     Between,
+    Call,
     Comparison,
     Expr,
     In,
@@ -192,6 +193,8 @@ def _node(expr: Expr, times: Times) -> _Node:
             return lambda lookup: constant
         case Attribute(name=name):
             return _event_time(expr, times) if name == EVENT_TIME else lambda lookup: load(lookup(expr))
+        case Call():
+            raise AssertionError(f"{expr} is put in terms of attributes before it is compiled")
         case Arithmetic(op=op, left=left, right=right):
             return _arithmetic(op, _compile(left, times), _compile(right, times), times)
         case Negative(operand=operand):
