@@ -210,12 +210,13 @@ class Broker:
 
     def topic(self, partitions: int = 1, name: str | None = None, **config: str) -> str:
         """Create a topic, by default with a name of its own; ``config`` as in ``cleanup_policy="compact"``."""
-        from confluent_kafka.admin import NewTopic
+        from confluent_kafka import admin
 
+        api: Any = admin  # it does not declare all of its names as its own
         name = name or f"t{uuid.uuid4().hex[:12]}"
         settings = {key.replace("_", "."): value for key, value in config.items()}
         client = _client(self.bootstrap)  # held here until the topic is there: its end would cancel the request
-        client.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+        client.create_topics([api.NewTopic(name, partitions, 1, config=settings)])[name].result(30)
         return name
 
     def allow(self, user: str, topic: str, *operations: str) -> None:
@@ -223,7 +224,7 @@ class Broker:
         groups and transactional ids are given with the first call for a user."""
         from confluent_kafka import admin
 
-        api: Any = admin  # its names for rights are not declared as its own
+        api: Any = admin  # it does not declare all of its names as its own
 
         def rule(kind: Any, name: str, operation: str) -> Any:
             pattern, allowed = api.ResourcePatternType.LITERAL, api.AclPermissionType.ALLOW

@@ -1,0 +1,260 @@
+"""A pipeline's file: from TOML to a validated, frozen :class:`Pipeline`.
+
+:func:`load` finds everything that can be wrong without connecting to anything: the file's form, names and values, the
+queries against the columns, librdkafka's properties, and whether the secrets are there. All problems are told at once,
+each with its line (:class:`~latecomer.connectors.kafka.config_errors.PipelineError`).
+
+All inputs feed one stream, whose columns are fixed beforehand: ``type``, ``ts``, ``id``, ``source`` and ``of`` where
+they are used, then those of ``[columns]``. So nothing depends on which message comes first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+from pydantic import Field, PrivateAttr, ValidationError
+
+from latecomer.connectors.kafka.config_check import misfits
+from latecomer.connectors.kafka.config_clients import common_properties, revealed, settings_of
+from latecomer.connectors.kafka.config_errors import PipelineError, Problem, problems_of
+from latecomer.connectors.kafka.config_lines import read
+from latecomer.connectors.kafka.config_parts import (
+    Input,
+    Kafka,
+    Limits,
+    Operation,
+    Output,
+    QueryOptions,
+    Repartition,
+    SchemaRegistry,
+    State,
+    StreamOptions,
+)
+from latecomer.connectors.kafka.config_values import Bytes, Name, Place, Seconds, Setting, Table, read_level
+from latecomer.consistency.generators import from_plain
+from latecomer.errors import ConfigError
+from latecomer.query import Query
+from latecomer.stream import Stream
+
+#: How columns may be declared.
+ColumnType = Literal["int", "float", "bool", "text", "time"]
+TYPES: dict[ColumnType, pa.DataType] = {
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "bool": pa.bool_(),
+    "text": pa.string(),
+    "time": pa.timestamp("us", "UTC"),
+}
+#: Names of settings that are secrets, however they are given.
+_SECRET = re.compile(r"password|secret|token|\.pem$|user\.info$")
+
+
+class Pipeline(Table):
+    """A validated pipeline.
+
+    Attributes:
+        name: names the consumer group and, with ``instance``, the transactions.
+        guarantee: whether outputs, offsets and state are committed in one transaction.
+        transaction: seconds between two commits.
+        instance: a name of this process that stays the same when it is started again; None: one by chance.
+        memory: bytes of state in memory before it is spilled to ``spill``.
+        columns_written: ``[columns]``: the attributes of events and their types.
+        inputs, query_options, output, state, limits, operation, repartition, stream_options, kafka, schema_registry:
+            the tables of the file.
+    """
+
+    name: Name
+    guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once"
+    transaction: Seconds = Field(default=0.1, gt=0)
+    instance: Name | None = None
+    memory: Annotated[Bytes, Field(ge=1 << 20)] | None = None
+    spill: Setting | None = None
+    kafka: Kafka
+    schema_registry: SchemaRegistry | None = None
+    stream_options: StreamOptions = Field(default=StreamOptions(), alias="stream")
+    columns_written: dict[Name, ColumnType] = Field(default={}, alias="columns")
+    inputs: tuple[Input, ...] = Field(alias="input", min_length=1)
+    query_options: tuple[QueryOptions, ...] = Field(alias="query", min_length=1)
+    output: Output
+    state: State
+    limits: Limits = Limits()
+    operation: Operation = Operation()
+    repartition: Repartition | None = None
+
+    _folder: Path = PrivateAttr(Path())
+
+    # --- the stream --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def columns(self) -> dict[str, pa.DataType]:
+        """The attributes of events, and their Arrow types."""
+        return {name: TYPES[kind] for name, kind in self.columns_written.items()}
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of the batches that messages become."""
+        parts: dict[str, pa.DataType] = {"type": pa.string(), "ts": pa.int64(), "id": pa.string()}
+        if any(given.source is not None for given in self.inputs):
+            parts["source"] = pa.string()
+        if self._punctuated:
+            parts["of"] = pa.string()
+        return pa.schema(list((parts | self.columns).items()))
+
+    @property
+    def _punctuated(self) -> bool:
+        return any(given.punctuation is not None for given in self.inputs)
+
+    @cached_property
+    def stream(self) -> Stream:
+        """The stream of all inputs; raises ConfigError for options that make no sense."""
+        options = self.stream_options
+        return Stream(
+            id="id",
+            source="source" if "source" in self.schema.names else None,
+            unit=options.unit,
+            clock=options.clock,
+            sources=options.sources,
+            quorum=options.quorum,
+            idle_timeout=options.idle_timeout,
+            max_ahead=options.max_ahead,
+            of_key=options.of_key,
+            promises=[from_plain(promise) for promise in options.promises],
+            punctuation=self.punctuation_type,
+            schema=self.schema,
+        )
+
+    @property
+    def punctuation_type(self) -> str | None:
+        """The type of the batches' punctuation rows; None when no input has any."""
+        if not self._punctuated:
+            return None
+        named = (given.punctuation.type for given in self.inputs if given.punctuation is not None)
+        return next(filter(None, named), "PUNCT")
+
+    def unit_of(self, place: Place) -> str:
+        """The unit of a time that is found there: ``iso`` for texts."""
+        return "ms" if place.record is not None else place.unit or self.stream_options.unit
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """All topics that are read, but the internal one."""
+        return tuple(topic for given in self.inputs for topic in given.topics)
+
+    def input_of(self, topic: str) -> Input:
+        """The input that a topic belongs to."""
+        return next(given for given in self.inputs if topic in given.topics)
+
+    # --- the queries -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def queries(self) -> tuple[Query, ...]:
+        """The queries; raises QueryError or ConfigError for the first that is wrong."""
+        return tuple(self.query(number) for number in range(len(self.query_options)))
+
+    def query(self, number: int) -> Query:
+        """One query, by its number from 0."""
+        options = self.query_options[number]
+        level = None if options.level is None else read_level(options.level)
+        return Query(self.query_text(number), name=options.name, level=level)
+
+    def query_text(self, number: int) -> str:
+        """The text of a query; files are looked for beside the pipeline's."""
+        options = self.query_options[number]
+        if options.text is not None:
+            return options.text
+        path = self._folder / str(options.file)
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise ConfigError(f"the query file {str(path)!r} is not UTF-8 text") from None
+        except OSError as error:
+            raise ConfigError(f"the query file {str(path)!r} cannot be read: {error.strerror}") from None
+
+    # --- clients -----------------------------------------------------------------------------------------------------
+
+    def consumer_config(self, **more: Any) -> dict[str, Any]:
+        """Properties of the consumer, with all secrets: never print them."""
+        common = common_properties(self.kafka)
+        own = {"group.id": self.name, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+        fixed = {"enable.auto.commit": False, "enable.auto.offset.store": False}
+        return own | common | revealed(self.kafka.consumer) | fixed | more
+
+    def producer_config(self, transactional_id: str | None = None, **more: Any) -> dict[str, Any]:
+        """Properties of a producer, with all secrets: never print them."""
+        fixed: dict[str, Any] = {"enable.idempotence": True}
+        if transactional_id is not None:
+            fixed["transactional.id"] = transactional_id
+        return common_properties(self.kafka) | revealed(self.kafka.producer) | fixed | more
+
+    def admin_config(self) -> dict[str, Any]:
+        """Properties of an AdminClient, with all secrets: never print them."""
+        return common_properties(self.kafka)
+
+    def registry_config(self) -> dict[str, Any] | None:
+        """What the schema registry's client is made with, with all secrets; None without a registry."""
+        registry = self.schema_registry
+        return None if registry is None else {"url": registry.url.reveal(), **revealed(registry.properties)}
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return str(self.consumer_config()["group.id"])
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """What must never be printed: for the logs, which blot it out."""
+        found: set[str] = set()
+        for path, setting in self.settings():
+            found.update(setting.secrets)
+            if _SECRET.search(path[-1]):
+                found.add(setting.reveal())
+        return frozenset(found)
+
+    def settings(self) -> Iterator[tuple[tuple[str, ...], Setting]]:
+        """All values that may hold secrets, and where they are in the file."""
+        yield from settings_of(self.kafka, self.schema_registry)
+        yield ("state", "uri"), self.state.location
+        if self.spill is not None:
+            yield ("spill",), self.spill
+
+
+def load(path: str | os.PathLike[str]) -> Pipeline:
+    """Read and check a pipeline's file, without connecting to anything.
+
+    Raises PipelineError with all that is wrong in it, ConfigError when there is no such file.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"there is no pipeline {str(path)!r}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"the pipeline {str(path)!r} is not UTF-8 text") from None
+    return loads(text, name=path.name, folder=path.parent)
+
+
+def loads(text: str, *, name: str = "pipeline.toml", folder: str | os.PathLike[str] = ".") -> Pipeline:
+    """Like :func:`load`, of a text; ``folder`` is where files of queries are looked for."""
+    try:
+        document = read(text)
+    except tomllib.TOMLDecodeError as error:
+        problem = str(error).removesuffix(")").rpartition(" (at ")
+        line = str(problem[2]).removeprefix("line ").partition(",")[0]
+        at = int(line) if line.isdigit() else text.count("\n") + 1
+        raise PipelineError(name, [Problem(at, f"this is no TOML: {problem[0] or error}")]) from None
+    try:
+        pipeline = Pipeline.model_validate(document.values)
+    except ValidationError as error:
+        raise PipelineError(name, problems_of(error.errors(), document, Pipeline)) from None
+    pipeline._folder = Path(folder)
+    found = [Problem(line, str(misfit)) for line, misfit in misfits(pipeline, document)]
+    if found:
+        raise PipelineError(name, found)
+    return pipeline

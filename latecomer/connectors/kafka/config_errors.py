@@ -1,0 +1,142 @@
+"""What is wrong with a pipeline's file, each problem with its line and with what is allowed.
+
+Rules: all problems are told at once; a message never shows the value of a setting that could be a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from latecomer.connectors.kafka.config_lines import Document
+from latecomer.errors import ConfigError, options
+
+#: Tables whose values are never shown.
+SILENT = ("kafka", "schema_registry", "state", "spill")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem: the line of the file, and what is wrong there."""
+
+    line: int
+    text: str
+
+
+class PipelineError(ConfigError):
+    """A pipeline's file is wrong: ``problems`` says where and how."""
+
+    def __init__(self, file: str, problems: Iterable[Problem]) -> None:
+        self.file = file
+        self.problems = tuple(sorted(problems, key=lambda p: p.line))
+        told = [f"{file}, line {p.line}: {p.text}" for p in self.problems]
+        super().__init__("\n".join(dict.fromkeys(told)))
+
+
+class Misfit(ValueError):
+    """Raised while a pipeline is checked as a whole: a problem and the path of what is wrong."""
+
+    def __init__(self, path: Sequence[str | int], text: str) -> None:
+        self.path = tuple(path)
+        super().__init__(text)
+
+
+def guess(word: str, known: Collection[str]) -> str:
+    """Ends a message about an unknown word.
+
+    >>> guess("jsn", ["json", "avro"])
+    ' — did you mean json?'
+    """
+    near = get_close_matches(word, known, 1)
+    return f" — did you mean {near[0]}?" if near else ""
+
+
+def problems_of(errors: Iterable[Mapping[str, Any]], document: Document, model: type[BaseModel]) -> list[Problem]:
+    """The problems that pydantic found in a document, in our words."""
+    return [Problem(document.line(_place(error)), _told(error, model)) for error in errors]
+
+
+def _place(error: Mapping[str, Any]) -> tuple[str | int, ...]:
+    path = tuple(error["loc"])
+    return path[:-1] if error["type"] == "missing" else path
+
+
+def _told(error: Mapping[str, Any], model: type[BaseModel]) -> str:
+    path, kind = tuple(error["loc"]), error["type"]
+    where = f" in {_table(path[:-1])}" if len(path) > 1 else ""
+    name = str(path[-1]) if path else ""
+    known = _keys(model, path[:-1])
+    if kind == "missing":
+        return f"{name!r} is missing{where or ' at the top of the file'}"
+    if kind == "extra_forbidden":
+        return f"unknown key {name!r}{where}{guess(name, known)}\n  allowed are {options(known)}"
+    given = "" if path and path[0] in SILENT else f" = {_shown(error['input'])}"
+    subject = f"{name}{where}{given}" if not isinstance(path[-1] if path else "", int) else f"{_table(path)}{given}"
+    context = error.get("ctx", {})
+    if kind == "literal_error":
+        allowed = _choices(context["expected"])
+        return f"{subject}: allowed are {options(allowed)}{guess(str(error['input']), allowed)}"
+    if kind == "value_error":
+        return f"{subject}: {context['error']}"
+    return f"{subject}: {_NEEDED.get(kind, error['msg']).format(**context)}"
+
+
+#: What kinds of errors mean.
+_NEEDED = {
+    "string_type": "a text in quotes is needed",
+    "int_type": "a whole number is needed",
+    "int_parsing": "a whole number is needed",
+    "int_from_float": "a whole number is needed",
+    "bool_type": "true or false is needed",
+    "bool_parsing": "true or false is needed",
+    "dict_type": "a table is needed",
+    "model_type": "a table is needed",
+    "tuple_type": "a list is needed, in [ ]",
+    "greater_than_equal": "at least {ge} is needed",
+    "greater_than": "more than {gt} is needed",
+    "less_than_equal": "at most {le} is allowed",
+    "too_short": "at least {min_length} is needed",
+    "string_too_short": "it is empty",
+}
+
+
+def _table(path: Sequence[str | int]) -> str:
+    """A table as it is written in the file, elements of arrays by number from 1."""
+    text = ""
+    for part in path:
+        text += f" number {part + 1}" if isinstance(part, int) else f".{part}" if text else part
+    return f"[{text}]"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if not isinstance(value, str) else f'"{value}"'
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def _choices(expected: str) -> list[str]:
+    """``"'a', 'b' or 'c'"`` as a list."""
+    return [part.strip().strip("'") for part in expected.replace(" or ", ",").split(",") if part.strip()]
+
+
+def _keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """The keys that the table at a path may have."""
+    for part in path:
+        if isinstance(part, int):
+            continue
+        field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
+        found = None if field is None else _model_in(field.annotation)
+        if found is None:
+            return []
+        model = found
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model that a field holds, however it is wrapped."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _model_in(inner)) is not None), None)
