@@ -10,6 +10,7 @@ they are used, then those of ``[columns]``. So nothing depends on which message 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import tomllib
@@ -52,6 +53,8 @@ TYPES: dict[ColumnType, pa.DataType] = {
     "text": pa.string(),
     "time": pa.timestamp("us", "UTC"),
 }
+#: Where librdkafka's own messages go.
+_CLIENT = logging.getLogger("latecomer.kafka.client")
 #: Names of settings that are secrets, however they are given.
 _SECRET = re.compile(r"password|secret|token|\.pem$|user\.info$")
 
@@ -182,13 +185,13 @@ class Pipeline(Table):
     def consumer_config(self, **more: Any) -> dict[str, Any]:
         """Properties of the consumer, with all secrets: never print them."""
         common = common_properties(self.kafka)
-        own = {"group.id": self.name, "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
-        fixed = {"enable.auto.commit": False, "enable.auto.offset.store": False}
+        own = {"group.id": self.name, "auto.offset.reset": "earliest", "logger": _CLIENT}
+        fixed = {"isolation.level": "read_committed", "enable.auto.commit": False, "enable.auto.offset.store": False}
         return own | common | revealed(self.kafka.consumer) | fixed | more
 
     def producer_config(self, transactional_id: str | None = None, **more: Any) -> dict[str, Any]:
         """Properties of a producer, with all secrets: never print them."""
-        fixed: dict[str, Any] = {"enable.idempotence": True}
+        fixed: dict[str, Any] = {"enable.idempotence": True, "logger": _CLIENT}
         if transactional_id is not None:
             fixed["transactional.id"] = transactional_id
         return common_properties(self.kafka) | revealed(self.kafka.producer) | fixed | more
