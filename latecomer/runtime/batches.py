@@ -1,6 +1,6 @@
 """Batches: whatever users hand over, as Arrow columns of one fixed schema, with each row's fate so far.
 
-Rules (design §6): a batch with a missing or wrongly typed column is refused whole, by name, before anything is
+Rules: a batch with a missing or wrongly typed column is refused whole, by name, before anything is
 processed; a *row* that cannot be used (null type, time or id, a value that does not fit) is malformed and goes to the
 late output; the others go on. The first batch fixes the schema, unless the stream declares it; a column that was all
 null so far may still find its type.
@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.consistency.clock import FAR
-from latecomer.errors import ConfigError, SchemaError
+from latecomer.consistency.clock import BEGINNING, FAR
+from latecomer.errors import SchemaError
+from latecomer.runtime.intervals.reading import HIDDEN, IntervalReader
 from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import first_words
 from latecomer.stream import Stream
@@ -149,6 +150,9 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+#: Weights of the units of an interval.
+WEIGHTS_TYPE = pa.list_(pa.float64())
+
 #: The id column of streams that have none: events are numbered in order of arrival.
 NUMBER = "event_number"
 
@@ -157,14 +161,17 @@ class Intake:
     """Reads batches of one stream under one schema; ``types`` names the event types that queries ask for."""
 
     def __init__(self, stream: Stream, types: Sequence[str], schema: pa.Schema) -> None:
-        if stream.uncertain:
-            raise ConfigError("times that are intervals are not supported by this engine yet")
         self.stream = stream
         self.given = schema
         self.id_name = stream.id or NUMBER
         self.schema = schema if stream.id is not None else schema.append(pa.field(NUMBER, pa.int64()))
         timed = schema.field(stream.ts).type
         self.unit = "s" if pa.types.is_null(timed) and stream.unit is None else stream.unit_for(timed)
+        intervals = stream.intervals(self.unit)
+        #: How intervals are read; None where times are exact.
+        self.reader = None if intervals is None else IntervalReader(stream, intervals, self.unit)
+        #: Columns of events that are not the user's.
+        self.hidden = {} if intervals is None else HIDDEN
         self.next_number = 0
         self._known = len(types)
         names = [*types, *([stream.punctuation] if stream.punctuation is not None else [])]
@@ -188,8 +195,11 @@ class Intake:
             columns = dict(zip(given.schema.names, given.columns, strict=True))
         else:
             columns = {column.name: self._read_column(given, column, bad, details) for column in self.given}
-        ts = self._times(columns[self.stream.ts], bad, details)
+        if self.reader is None:
+            ts = self._times(self.stream.ts, columns[self.stream.ts], bad, details)
         types = self._type_numbers(columns[self.stream.type], bad, details)
+        if self.reader is not None:
+            ts = self._intervals(self.reader, columns, types == PUNCTUATION, bad, details)
         if self.stream.id is None:
             columns[NUMBER] = pa.array(np.arange(self.next_number, self.next_number + n))
             self.next_number += n
@@ -208,9 +218,28 @@ class Intake:
             return values
         return _cast(column.name, values, column.type, bad, details)
 
-    def _times(self, column: pa.Array, bad: Any, details: dict[int, str]) -> I64:
-        name = self.stream.ts
-        _mark(column, bad, details, f"{name} is null")
+    def _intervals(
+        self, reader: IntervalReader, columns: dict[str, pa.Array], promises: Any, bad: Any, details: dict[int, str]
+    ) -> I64:
+        """The lower ends; all else that is known of the intervals goes into hidden columns."""
+        name = self.stream.upper
+        if name is None:
+            ts = self._times(self.stream.ts, columns[self.stream.ts], bad, details)
+            return reader.read(columns, ts, None, promises, bad, details)
+        lower = self._times(self.stream.ts, columns[self.stream.ts], bad, details, ~promises)
+        upper = self._times(name, columns[name], bad, details, ~promises)
+        if some(promises):  # a promise may speak of either end, or of both
+            ends = [columns[end].is_valid().to_numpy(zero_copy_only=False) for end in (self.stream.ts, name)]
+            of_lower = np.where(ends[0], lower, BEGINNING)
+            of_upper = np.where(ends[1], upper - reader.intervals.longest, BEGINNING)
+            for row in np.flatnonzero(promises & ~ends[0] & ~ends[1]).tolist():
+                bad[row] = True
+                details[row] = f"{self.stream.ts} and {name} are null"
+            lower = np.where(promises, np.maximum(of_lower, of_upper), lower)
+        return reader.read(columns, lower, upper, promises, bad, details)
+
+    def _times(self, name: str, column: pa.Array, bad: Any, details: dict[int, str], among: Any = None) -> I64:
+        _mark(column, bad, details, f"{name} is null", among)
         if pa.types.is_null(column.type):
             return np.zeros(len(column), np.int64)
         if pa.types.is_timestamp(column.type):
@@ -280,6 +309,8 @@ def _cast(name: str, values: pa.Array, wanted: pa.DataType, bad: Any, details: d
             return values
     if pa.types.is_dictionary(given):
         values = values.dictionary.cast(plain_type(given)).take(values.indices)
+    if wanted == WEIGHTS_TYPE:
+        return values.cast(wanted, safe=False)
     try:
         return values.cast(wanted)
     except pa.ArrowInvalid:
@@ -306,6 +337,8 @@ def castable(given: pa.DataType, wanted: pa.DataType) -> bool:
             return "moment"
         return kind if not t.is_duration(kind) else "duration"
 
+    if wanted == WEIGHTS_TYPE and (t.is_list(given) or t.is_large_list(given) or t.is_fixed_size_list(given)):
+        return bool(t.is_null(given.value_type)) or family(given.value_type) == "number"
     return bool(t.is_null(given)) or family(given) == family(wanted)
 
 
@@ -318,7 +351,17 @@ def fix_schema(stream: Stream, given: pa.Schema, needed: Iterable[str], by_row: 
     fields = {f.name: plain_type(f.type) for f in given}
     if declared is not None:
         fields |= {f.name: plain_type(f.type) for f in declared}
-    for purpose, name in (("type", stream.type), ("ts", stream.ts), ("id", stream.id), ("source", stream.source)):
+    if by_row and stream.pmf is not None:
+        fields.setdefault(stream.pmf, pa.null())
+    timed = "ts" if stream.lower is None else "lower"
+    for purpose, name in (
+        ("type", stream.type),
+        (timed, stream.ts),
+        ("upper", stream.upper),
+        ("id", stream.id),
+        ("source", stream.source),
+        ("pmf", stream.pmf),
+    ):
         if name is not None and name not in fields:
             raise SchemaError(
                 f"no column {name!r}, which Stream({purpose}={name!r}) names: the batch has {_list(given.names)}"
@@ -330,6 +373,15 @@ def fix_schema(stream: Stream, given: pa.Schema, needed: Iterable[str], by_row: 
             fields[name] = pa.null()
     fields[stream.type] = _type_column(stream.type, fields[stream.type])
     fields[stream.ts] = _time_column(stream.ts, fields[stream.ts])
+    if stream.upper is not None:
+        fields[stream.upper] = _time_column(stream.upper, fields[stream.upper])
+        if not castable(fields[stream.upper], fields[stream.ts]):
+            raise SchemaError(
+                f"column {stream.ts!r} holds {fields[stream.ts]} and {stream.upper!r} {fields[stream.upper]}: both "
+                "ends of an interval must be of one kind"
+            )
+    if stream.pmf is not None:
+        fields[stream.pmf] = _weights_column(stream.pmf, fields[stream.pmf])
     if stream.id is not None:
         fields[stream.id] = _id_column(stream.id, fields[stream.id])
     if stream.punctuation is not None:
@@ -368,6 +420,12 @@ def _time_column(name: str, kind: pa.DataType) -> pa.DataType:
     if t.is_null(kind):
         return kind  # no row has one, so none is usable; the type shows when one comes
     raise SchemaError(f"column {name!r} holds {kind}: event times must be whole numbers or Arrow timestamps")
+
+
+def _weights_column(name: str, kind: pa.DataType) -> pa.DataType:
+    if castable(kind, WEIGHTS_TYPE):
+        return WEIGHTS_TYPE
+    raise SchemaError(f"column {name!r} holds {kind}: weights are lists of numbers, one for each unit of the interval")
 
 
 def _id_column(name: str, kind: pa.DataType) -> pa.DataType:
