@@ -1,4 +1,4 @@
-"""Sinks: where changes and late rows go, batch by batch.
+"""What a sink is, and how several take a batch.
 
 The rule: a batch may be delivered more than once (a job that died before it could note that the batch was done
 brings it again, with the same content), and a sink must end up as if it had come once. Two things make that simple: a
@@ -7,7 +7,7 @@ batch has a number that never means anything else within its job, and a match ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -64,3 +64,22 @@ def as_sink(value: Any) -> Sink:
         f"{value!r} is no sink: give a sink such as DuckDBSink('results.duckdb'), "
         "or a function of (batch_id, changes, late)"
     )
+
+
+def deliver(sinks: Sequence[Sink], batch_id: int, changes: pa.Table, late: pa.Table) -> None:
+    """Give one batch to all ``sinks``, in their order; one that fails keeps none of the others from it.
+
+    Raises what the sink raised, or an ExceptionGroup where several failed. The batch is then to be delivered again, to
+    all of them: those that have it skip it.
+    """
+    failed: list[Exception] = []
+    for sink in sinks:
+        try:
+            sink.apply(batch_id, changes, late)
+        except Exception as error:  # noqa: BLE001 - raised below, when the others have had their turn
+            error.add_note(f"batch {batch_id} did not get into {sink!r}; it has to be delivered again")
+            failed.append(error)
+    if len(failed) == 1:
+        raise failed[0]
+    if failed:
+        raise ExceptionGroup(f"batch {batch_id} did not get into {len(failed)} of {len(sinks)} sinks", failed)
