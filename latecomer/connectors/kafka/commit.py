@@ -1,0 +1,225 @@
+"""Commits: outputs, consumed offsets and state versions become valid together.
+
+A commit in exactly-once mode, step by step:
+
+1. *Written.* Everything that follows from the messages taken in so far is on its way, within the transaction.
+2. *Version.* Tasks that are due write their state under a new name. If the process dies now, no offset names it.
+3. *Offsets.* The offsets, each with the name of its version, join the transaction, under the consumer's membership: a
+   process that lost its partitions meanwhile is refused here.
+4. *Commit.* From now on all of it holds, for every reader of committed messages, and for whoever takes over.
+5. *Settle.* Versions that are too old to be needed are removed.
+
+Whatever fails before step 4 is aborted, and the tasks go back to what is committed. In at-least-once mode step 1 waits
+until the brokers have everything, and steps 3 and 4 are a plain commit of offsets; what was written since the last one
+is written again after a failure, under the same keys.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from latecomer.connectors.kafka.encode import Encoder, Outgoing
+from latecomer.connectors.kafka.partitions import Task
+from latecomer.connectors.kafka.state import StateKeeper
+from latecomer.connectors.kafka.task import MatchTask
+from latecomer.errors import LatecomerError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Producer
+
+#: Seconds of one try of a call that waits for brokers: between two the loop shows that it is alive.
+SLICE = 1.0
+
+
+class Aborted(LatecomerError):
+    """The commit cannot be completed; the tasks go back to what is committed."""
+
+
+class Rejoin(LatecomerError):
+    """This membership is of no more use: the process has to join the group anew."""
+
+
+class Fenced(Rejoin):
+    """This producer may not write any more: another process took its place, or the brokers gave it up as dead."""
+
+
+def attempt(call: Callable[[], Any], alive: Callable[[], None], seconds: float = 120.0) -> Any:
+    """Call until it works, for at most ``seconds``; raises Aborted or Fenced as the error demands."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return call()
+        except KafkaException as problem:
+            error: KafkaError = problem.args[0]
+            if error.fatal() or error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+                raise Fenced(f"this process was replaced or given up: {error.str()}") from problem
+            if error.txn_requires_abort() or not error.retriable() or time.monotonic() > end:
+                raise Aborted(error.str()) from problem
+        alive()
+
+
+class Outbox:
+    """What is to be written, in order; it holds no more than the tasks have begun to tell."""
+
+    def __init__(self, producer: Producer, encoder: Encoder, begin: Callable[[], None]) -> None:
+        self._producer = producer
+        self._encoder = encoder
+        self._begin = begin
+        self._waiting: deque[Iterator[Outgoing]] = deque()
+        self._stuck: Outgoing | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anything waits."""
+        return self._stuck is not None or bool(self._waiting)
+
+    def add(self, messages: Iterator[Outgoing]) -> None:
+        """Write these after all that waits."""
+        self._waiting.append(messages)
+
+    def clear(self) -> None:
+        """Forget what waits."""
+        self._waiting.clear()
+        self._stuck = None
+
+    def pump(self) -> bool:
+        """Write until nothing waits or the producer's queue is full; returns whether all was written.
+
+        Raises Aborted or Fenced when the producer is not able to go on.
+        """
+        if self._stuck is not None and not self._write(self._stuck):
+            return False
+        self._stuck = None
+        while self._waiting:
+            for message in self._waiting[0]:
+                if not self._write(message):
+                    self._stuck = message
+                    return False
+            self._waiting.popleft()
+        return True
+
+    def _write(self, message: Outgoing) -> bool:
+        topic, key, value, _, headers, partition, timestamp = message
+        more: dict[str, Any] = {} if headers is None else {"headers": headers}
+        self._begin()
+        try:
+            self._producer.produce(topic, value, key, partition, timestamp=timestamp, **more)
+        except BufferError:
+            self._producer.poll(0.01)
+            return False
+        except KafkaException as problem:
+            error = problem.args[0]
+            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                return self._write(self._encoder.too_large(message))
+            raise (Fenced if error.fatal() else Aborted)(error.str()) from problem
+        return True
+
+
+class _Commits:
+    """What both modes have in common."""
+
+    def __init__(self, consumer: Consumer, producer: Producer, keeper: StateKeeper, interval: float) -> None:
+        self._consumer = consumer
+        self._producer = producer
+        self._keeper = keeper
+        self._interval = interval
+        self._versioned: dict[str, float] = {}
+        self.open = False
+        self.done = 0
+
+    def begin(self) -> None:
+        """Something is about to be written."""
+        self.open = True
+
+    def _versions(self, tasks: Iterable[Task], every: bool) -> list[tuple[MatchTask, str]]:
+        """Step 2: new versions of the tasks that are due; ``every``: of all, since they are about to be handed over."""
+        now, written = time.monotonic(), []
+        for task in tasks:
+            due = every or now - self._versioned.get(task.name, 0.0) >= self._interval
+            if isinstance(task, MatchTask) and (task.needs_version or due):
+                version = self._keeper.save(task.name, task.runtime, task.note(), task.version)
+                task.written(version)
+                self._versioned[task.name] = now
+                written.append((task, version))
+        return written
+
+    def _offsets(self, tasks: Iterable[Task]) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic, partition, position, metadata=mark.text())
+            for task in tasks
+            for (topic, partition), position, mark in task.marks()
+        ]
+
+    def _settle(self, tasks: Sequence[Task], written: Iterable[tuple[MatchTask, str]]) -> None:
+        """Step 5."""
+        for task in tasks:
+            task.taken = 0
+        for written_task, version in written:
+            self._keeper.settle(written_task.name, version)
+        self.open = False
+        self.done += 1
+
+
+class ExactlyOnce(_Commits):
+    """Commits in transactions."""
+
+    def begin(self) -> None:
+        """Begin a transaction unless one is open."""
+        if not self.open:
+            try:
+                self._producer.begin_transaction()
+            except KafkaException as problem:
+                raise (Fenced if problem.args[0].fatal() else Aborted)(problem.args[0].str()) from problem
+            self.open = True
+
+    def commit(self, tasks: Sequence[Task], alive: Callable[[], None], every: bool = False) -> None:
+        """Commit what the tasks have taken in; all of it has been given to the producer (step 1)."""
+        tasks = [task for task in tasks if not task.replaying]
+        self.begin()
+        written = self._versions(tasks, every)
+        offsets = self._offsets(tasks)
+        if offsets:
+            membership = self._consumer.consumer_group_metadata()
+            attempt(lambda: self._producer.send_offsets_to_transaction(offsets, membership, SLICE), alive)
+        attempt(lambda: self._producer.commit_transaction(SLICE), alive)
+        self._settle(tasks, written)
+
+    def abort(self, alive: Callable[[], None]) -> None:
+        """Give up what is open. Raises Fenced when the producer is of no more use."""
+        if self.open:
+            attempt(lambda: self._producer.abort_transaction(SLICE), alive)
+        self.open = False
+
+
+class AtLeastOnce(_Commits):
+    """Commits offsets once all that follows from them is written. Its producer reports failures to ``failed``."""
+
+    def __init__(
+        self, consumer: Consumer, producer: Producer, keeper: StateKeeper, interval: float, failed: list[KafkaError]
+    ) -> None:
+        super().__init__(consumer, producer, keeper, interval)
+        self.failed = failed
+
+    def commit(self, tasks: Sequence[Task], alive: Callable[[], None], every: bool = False) -> None:
+        """Commit what the tasks have taken in."""
+        tasks = [task for task in tasks if not task.replaying]
+        while self._producer.flush(SLICE):
+            alive()
+        if self.failed:
+            raise Aborted(self.failed[0].str())
+        written = self._versions(tasks, every)
+        offsets = self._offsets(tasks)
+        if offsets:
+            attempt(lambda: self._consumer.commit(offsets=offsets, asynchronous=False), alive)
+        self._settle(tasks, written)
+
+    def abort(self, alive: Callable[[], None]) -> None:
+        """Nothing can be taken back; what was written comes again, under the same keys."""
+        while self._producer.flush(SLICE):
+            alive()
+        self.failed.clear()
+        self.open = False

@@ -1,0 +1,366 @@
+"""The loop of one process of a pipeline: a member of the consumer group that reads, matches, writes and commits.
+
+One turn, in this order (:meth:`Member.turn`):
+
+1. *Take in.* Wait for messages, a moment longer for more of them, and give each partition's to its task. While output
+   of earlier ones still waits, the partitions are paused instead, so nothing grows.
+2. *Write* what follows from them, as far as the producer's queue has room.
+3. *Tell the time*, now and then, where idle sources or events from the future matter.
+4. *Commit*, when it is time (:mod:`latecomer.connectors.kafka.commit`).
+
+Partitions come and go between turns. Who gives one up commits first; who gets one opens the state that the committed
+offset names, reads in silence what lies between the two, and goes on. After anything that makes a commit impossible
+the tasks go back to what is committed, in the same way; where that does not help, the process joins anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from latecomer.connectors.kafka.advice import partitioning
+from latecomer.connectors.kafka.clients import consumer_properties, producer_properties, registry_client
+from latecomer.connectors.kafka.commit import Aborted, AtLeastOnce, ExactlyOnce, Fenced, Outbox, Rejoin, attempt
+from latecomer.connectors.kafka.decode import Decoder
+from latecomer.connectors.kafka.encode import Encoder
+from latecomer.connectors.kafka.formats import RegistryUnavailable
+from latecomer.connectors.kafka.opening import Opener, several
+from latecomer.connectors.kafka.operation.watch import Figures, Watch
+from latecomer.connectors.kafka.partitions import Task, prepare
+from latecomer.connectors.kafka.places import Message
+from latecomer.connectors.kafka.state import StateKeeper
+from latecomer.connectors.kafka.task import Counts, Partition
+from latecomer.errors import ConfigError, LatecomerError, StateError
+from latecomer.units import UNITS
+
+if TYPE_CHECKING:
+    from latecomer.connectors.kafka.config import Pipeline
+
+log = logging.getLogger("latecomer.kafka.loop")
+
+#: Seconds without messages after which the loop looks whether it shall stop.
+QUIET = 0.1
+#: The topic no longer has, or never had, what should be read.
+_HOPELESS = (
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+)
+#: Failures in a row, without a commit between them, after which the process gives up.
+PATIENCE = 10
+
+
+def run(pipeline: Pipeline, watch: Watch) -> None:
+    """Run one process of the pipeline until ``watch.stopping``.
+
+    Returns after a graceful stop: what was taken in is committed and the group is left. Raises ConfigError for topics
+    that do not fit, StateError for a state that does not, or when another process took this one's name.
+    """
+    inputs = prepare(AdminClient(pipeline.admin_config()), pipeline)
+    spread = partitioning(pipeline)
+    if not spread.independent and max(inputs.values()) > 1:
+        raise ConfigError(str(spread.advice))
+    failures, total = 0, Counts()
+    while True:
+        member = Member(pipeline, watch, inputs, total)
+        try:
+            member.run()
+            return
+        except Rejoin as problem:
+            failures = 1 if member.commits.done else failures + 1
+            if failures >= PATIENCE or (isinstance(problem, Fenced) and pipeline.instance is not None):
+                raise StateError(
+                    f"this process cannot go on ({problem}): if another one runs under the same 'instance', give each "
+                    "its own, or none"
+                ) from problem
+            log.warning("joining anew", extra={"fields": {"reason": str(problem)}})
+
+
+class Member:
+    """One life of a consumer and its producer."""
+
+    def __init__(self, pipeline: Pipeline, watch: Watch, inputs: Mapping[str, int], total: Counts) -> None:
+        self.pipeline = pipeline
+        self.watch = watch
+        self.tasks: dict[str, Task] = {}
+        self._of: dict[Partition, Task] = {}
+        self._failures = 0
+        self._gone = False
+        self._paused = False
+        self._total = total
+        self._committed_at = self._looked_at = time.monotonic()
+        registry = registry_client(pipeline)
+        decoders = {topic: Decoder(pipeline.input_of(topic), pipeline, registry) for topic in pipeline.topics}
+        encoder, keeper = Encoder(pipeline, registry), StateKeeper(pipeline)
+        config, self._eager = consumer_properties(pipeline, several(pipeline))
+        self._consumer = Consumer(config)
+        self._opener = Opener(pipeline, inputs, decoders, encoder, keeper, self._consumer, watch.beat)
+        self._exact = pipeline.guarantee == "exactly-once"
+        self.commits: ExactlyOnce | AtLeastOnce
+        if self._exact:
+            name = f"{pipeline.group}-{pipeline.instance or uuid.uuid4().hex}"
+            self._producer = Producer(producer_properties(pipeline, name))
+            self.commits = ExactlyOnce(self._consumer, self._producer, keeper, pipeline.state.interval)
+        else:
+            failed: list[KafkaError] = []
+            note = lambda error, _: failed.append(error) if error else None  # noqa: E731
+            self._producer = Producer(producer_properties(pipeline, None, on_delivery=note))
+            self.commits = AtLeastOnce(self._consumer, self._producer, keeper, pipeline.state.interval, failed)
+        self._outbox = Outbox(self._producer, encoder, self.commits.begin)
+        stream = pipeline.stream
+        self._timed = stream.idle_timeout is not None or stream.max_ahead is not None
+        self._linger = min(0.005, pipeline.transaction / 10) if self._exact else 0.001
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Join the group and turn until it is time to stop."""
+        topics = list(self.pipeline.topics)
+        if self.pipeline.repartition is not None:
+            topics.append(self.pipeline.repartition.topic)
+        try:
+            if self._exact:
+                attempt(lambda: self._producer.init_transactions(5), self.watch.beat)
+            self._consumer.subscribe(topics, self._assigned, self._revoked, self._lost)
+            while not self.watch.stopping:
+                self.turn()
+            self._guarded(self._commit_all)
+        except BaseException:
+            self._gone = True  # leaving the group must not commit
+            raise
+        finally:
+            self.watch.ready(False)
+            self._consumer.close()
+
+    def turn(self) -> None:
+        """One turn of the loop, steps as in the module's head."""
+        self.watch.beat()
+        self._guarded(self._turn)
+        if self.watch.due:
+            self._show()
+
+    def _turn(self) -> None:
+        if self._outbox:
+            self._pause()
+            self._consumer.consume(1, 0)  # for the group's sake
+        else:
+            self._resume()
+            self._take_in()
+        if self._outbox.pump():
+            self._tell_time()
+        self._producer.poll(0)
+        now = time.monotonic()
+        taken = sum(task.taken for task in self.tasks.values())
+        full = taken >= self.pipeline.limits.max_in_flight
+        due = full or now - self._committed_at >= self.pipeline.transaction
+        if due and not self._outbox and (taken or self.commits.open):
+            self._committed_at = now
+            self._commit()
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Do a step; go back to what is committed when it cannot be completed."""
+        try:
+            step()
+        except (Aborted, RegistryUnavailable) as problem:
+            self._back(problem)
+
+    def _back(self, problem: LatecomerError) -> None:
+        """Go back to what is committed. Raises StateError after too many failures without a commit between them."""
+        log.warning("going back to what is committed", extra={"fields": {"reason": str(problem)}})
+        self._total.aborted += 1
+        self._failures += 1
+        if self._failures > PATIENCE and isinstance(problem, Aborted):
+            raise StateError(f"nothing can be committed, the last reason being: {problem}") from problem
+        self.watch.ready(False)
+        self._outbox.clear()
+        time.sleep(min(0.05 * 2**self._failures, 2.0))
+        try:
+            self.commits.abort(self.watch.beat)
+            parts = [TopicPartition(*partition) for partition in self._of]
+            self._forget(self._of)
+            if parts:
+                if self._eager:
+                    self._consumer.unassign()
+                else:
+                    self._consumer.incremental_unassign(parts)
+                self._open(parts)
+        except Aborted as again:
+            raise Rejoin(str(again)) from again
+        self.watch.ready(True)
+
+    # --- messages ----------------------------------------------------------------------------------------------------
+
+    def _take_in(self) -> None:
+        """Wait for messages and give them to their tasks."""
+        wait = QUIET
+        if self.commits.open or any(task.taken for task in self.tasks.values()):
+            wait = max(min(QUIET, self._committed_at + self.pipeline.transaction - time.monotonic()), 0)
+        messages: list[Any] = self._consumer.consume(1, wait)
+        if not messages:
+            return
+        if self.pipeline.limits.batch > 1:
+            messages += self._consumer.consume(self.pipeline.limits.batch - 1, self._linger)
+        given: dict[str, dict[Partition, list[Message]]] = {}
+        for partition, batch in _by_partition(messages, len(self._of)):
+            task = self._of.get(partition)
+            # A rebalance may have happened between the first message and the last.
+            fresh = [] if task is None else _from(batch, task.positions[partition])
+            if task is not None and fresh:
+                given.setdefault(task.name, {})[partition] = fresh
+        for name, batches in given.items():
+            self._outbox.add(self.tasks[name].take(batches))
+
+    def _tell_time(self) -> None:
+        """Tell the runtimes the time, now and then."""
+        if self._timed and time.monotonic() - self._looked_at >= self.pipeline.operation.idle_check:
+            self._looked_at = time.monotonic()
+            now = time.time_ns() // UNITS[self.pipeline.stream_options.unit]
+            for task in self.tasks.values():
+                self._outbox.add(task.advance(now))
+            self._outbox.pump()
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._consumer.pause([TopicPartition(*partition) for partition in self._of])
+            self._paused = True
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._consumer.resume([TopicPartition(*partition) for partition in self._of])
+            self._paused = False
+
+    # --- commits -----------------------------------------------------------------------------------------------------
+
+    def _commit(self, every: bool = False) -> None:
+        self.commits.commit(list(self.tasks.values()), self.watch.beat, every)
+        self._total.commits += 1
+        self._failures = 0
+
+    def _commit_all(self) -> None:
+        """Write all that waits and commit it, with versions of all states: for whoever goes on."""
+        while not self._outbox.pump():
+            self.watch.beat()
+        if any(task.taken for task in self.tasks.values()) or self.commits.open:
+            self._commit(every=True)
+
+    # --- partitions come and go --------------------------------------------------------------------------------------
+
+    def _assigned(self, _: Consumer, parts: list[TopicPartition]) -> None:
+        log.info("assigned", extra={"fields": {"partitions": _shown(parts)}})
+        self.watch.ready(False)
+        try:
+            self._open(parts)
+        except Aborted as problem:
+            raise Rejoin(str(problem)) from problem
+        self.watch.ready(True)
+
+    def _revoked(self, _: Consumer, parts: list[TopicPartition]) -> None:
+        log.info("revoked", extra={"fields": {"partitions": _shown(parts)}})
+        if not self._gone:
+            try:
+                self._commit_all()
+            except Aborted as problem:
+                self._give_up(parts, problem)
+        self._forget([(part.topic, part.partition) for part in parts])
+
+    def _lost(self, _: Consumer, parts: list[TopicPartition]) -> None:
+        """Others own these already: nothing may be committed any more."""
+        self._give_up(parts, Aborted("partitions were lost"))
+        self._forget([(part.topic, part.partition) for part in parts])
+
+    def _give_up(self, parts: Sequence[TopicPartition], problem: LatecomerError) -> None:
+        """Abort what is open while partitions leave; those that stay go back to what is committed."""
+        log.warning("aborted", extra={"fields": {"partitions": _shown(parts), "reason": str(problem)}})
+        self._total.aborted += 1
+        self._outbox.clear()
+        self.commits.abort(self.watch.beat)
+        leaving = {(part.topic, part.partition) for part in parts}
+        staying = [TopicPartition(*partition) for partition in self._of if partition not in leaving]
+        if staying:
+            self._forget([(part.topic, part.partition) for part in staying])
+            self._consumer.incremental_unassign(staying)
+            self._open(staying)
+
+    def _open(self, parts: list[TopicPartition]) -> None:
+        """Take over partitions, from where their tasks have to be read."""
+        starts = []
+        for task in self._opener.open(parts):
+            self.tasks[task.name] = task
+            self._of.update(dict.fromkeys(task.positions, task))
+            starts += [TopicPartition(*partition, position) for partition, position in task.positions.items()]
+            if task.runtime is not None:
+                self.watch.begin(task.name, task.runtime)
+        self._paused = False
+        (self._consumer.assign if self._eager else self._consumer.incremental_assign)(starts)
+
+    def _forget(self, partitions: Iterable[Partition]) -> None:
+        for partition in list(partitions):
+            task = self._of.pop(partition, None)
+            if task is not None and self.tasks.pop(task.name, None) is not None:
+                self._total.add(task.counts)
+
+    # --- figures -----------------------------------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        """Tell the watch what has been done and what is held."""
+        lag = {}
+        for partition, task in self._of.items():
+            _, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), cached=True)
+            lag[partition] = max(high - task.positions[partition], 0)
+        tasks = list(self.tasks.values())
+        total = self._total
+        for task in tasks:
+            total.add(task.counts)
+        figures = Figures(
+            lag=lag,
+            consumed=total.consumed,
+            bytes=total.bytes,
+            changes=total.changes,
+            late=total.late,
+            dead=dict(total.dead),
+            transactions=total.commits,
+            aborted=total.aborted,
+            in_flight=sum(task.taken for task in tasks),
+            paused=len(self._of) if self._paused else 0,
+        )
+        self.watch.show(figures, {task.name: task.runtime for task in tasks if task.runtime is not None})
+
+
+def _by_partition(messages: Sequence[Message], owned: int) -> Iterator[tuple[Partition, list[Message]]]:
+    """Messages by partition, each in order; raises where the consumer reports that it cannot go on."""
+    good = [m for m in messages if m.error() is None]
+    for message in messages if len(good) < len(messages) else ():
+        error = message.error()
+        if error is not None and error.fatal():
+            raise Fenced(error.str())
+        if error is not None and error.code() in _HOPELESS:
+            raise StateError(
+                f"{message.topic()}-{message.partition()} cannot be read on: {error.str()}. If its messages were removed"
+                " before they were read, set the group's offset to where it shall go on, or begin under another name"
+            )
+        if error is not None:
+            log.warning("consumer", extra={"fields": {"reason": error.str()}})
+    if owned == 1 and good:
+        yield (good[0].topic(), good[0].partition()), good
+        return
+    groups: dict[Partition, list[Message]] = {}
+    for message in good:
+        groups.setdefault((message.topic(), message.partition()), []).append(message)
+    yield from groups.items()
+
+
+def _from(messages: list[Message], position: int) -> list[Message]:
+    """The messages from ``position`` on."""
+    if messages[0].offset() >= position:
+        return messages
+    return [message for message in messages if message.offset() >= position]
+
+
+def _shown(parts: Sequence[TopicPartition]) -> list[str]:
+    return sorted(f"{part.topic}-{part.partition}" for part in parts)
