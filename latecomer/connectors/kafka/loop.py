@@ -341,8 +341,9 @@ def _by_partition(messages: Sequence[Message], owned: int) -> Iterator[tuple[Par
             raise Fenced(error.str())
         if error is not None and error.code() in _HOPELESS:
             raise StateError(
-                f"{message.topic()}-{message.partition()} cannot be read on: {error.str()}. If its messages were removed"
-                " before they were read, set the group's offset to where it shall go on, or begin under another name"
+                f"{message.topic()}-{message.partition()} cannot be read on: {error.str()}. If its messages were "
+                "removed before they were read, set the group's offset to where it shall go on, or begin under another "
+                "name"
             )
         if error is not None:
             log.warning("consumer", extra={"fields": {"reason": error.str()}})
