@@ -1,4 +1,4 @@
-"""``latecomer check``: validate a query and say what it means, without running it."""
+"""``latecomer check``: validate a query, or the file of a Kafka pipeline, and say what it means without running it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,18 @@ from latecomer.cli.inputs import (
     read_columns,
     read_queries,
 )
+from latecomer.cli.pipeline import check_pipeline, is_pipeline, refuse
+from latecomer.errors import ConfigError
 
 
 def check(
     query: Annotated[
         str,
-        typer.Argument(metavar="QUERY", help="The query: its text, or a file of it ('theft.query' or '@theft.query')."),
+        typer.Argument(
+            metavar="QUERY",
+            help="The query: its text, or a file of it ('theft.query' or '@theft.query'); or a pipeline "
+            "('pipeline.toml').",
+        ),
     ],
     level: LevelOption = None,
     name: Annotated[str | None, typer.Option("--name", help="What to call the query.")] = None,
@@ -39,14 +45,30 @@ def check(
     type_: TypeOption = "type",
     ts: TsOption = "ts",
     column: ColumnsOption = None,
+    connect: Annotated[
+        bool,
+        typer.Option(
+            "--connect", help="Of a pipeline: look whether its cluster has the topics, partitions and permissions."
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check a query, and print its plan, what must not occur between what, and how long state is kept.
 
+    Of a pipeline also what it reads and writes, and how its partitions are worked on.
+
     Example:
 
     [bold]latecomer check "PATTERN SEQ(Out a, !Back b) WITHIN 1 h" --level "kslack(5 min)"[/bold]
+
+    [bold]latecomer check pipeline.toml --connect[/bold]
     """
+    if is_pipeline(query):
+        refuse(query, level=level, name=name, unit=unit, schema=schema, column=column)
+        check_pipeline(query, connect=connect, as_json=as_json)
+        return
+    if connect:
+        raise ConfigError("--connect is for a pipeline: latecomer check pipeline.toml --connect")
     from latecomer.cli.report import facts, show
     from latecomer.stream import Stream
 

@@ -1,4 +1,6 @@
-"""``latecomer run``: replay a file of events through the engine in this process, and write what it finds to files."""
+"""``latecomer run``: replay a file of events through the engine in this process, and write what it finds to files; or
+run one process of a Kafka pipeline.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,7 @@ from latecomer.cli.inputs import (
     read_columns,
     read_queries,
 )
+from latecomer.cli.pipeline import is_pipeline, refuse, run_pipeline
 from latecomer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,20 +39,26 @@ LOOK = 1.0
 
 
 def run(
+    pipeline: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PIPELINE", help="A Kafka pipeline ('pipeline.toml'), which says all that the options say of files."
+        ),
+    ] = None,
     query: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option("--query", "-q", metavar="QUERY", help="A query: its text or a file of it; may be repeated."),
-    ],
+    ] = None,
     input_: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--input", "-i", metavar="FILE", help="The events: .parquet, .csv, .tsv or .jsonl (text also .gz)."
         ),
-    ],
+    ] = None,
     output: Annotated[
-        Path,
+        Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Where the changes go: .parquet, .csv, .tsv or .jsonl."),
-    ],
+    ] = None,
     late: Annotated[
         Path | None,
         typer.Option("--late", metavar="FILE", help="Where late and malformed rows go; else they are only counted."),
@@ -113,12 +122,24 @@ def run(
 ) -> None:
     """Replay a file of events and write the changes: one row per match found (insert) or taken back (delete).
 
-    With the end of the file all that still waits is decided.
+    With the end of the file all that still waits is decided. A pipeline runs until it is told to stop (SIGTERM or
+    Ctrl-C); start it on as many machines as its topics have partitions.
 
     Example:
 
     [bold]latecomer run -q theft.query -i events.csv --unit s -o changes.csv --late late.csv[/bold]
+
+    [bold]latecomer run pipeline.toml[/bold]
     """
+    if pipeline is not None:
+        if not is_pipeline(pipeline):
+            raise ConfigError(f"{pipeline!r} is no pipeline, a file that ends in .toml; queries are given with --query")
+        refuse(pipeline, query=query, input=input_, output=output, late=late, level=level, snapshot=snapshot)
+        run_pipeline(pipeline)
+        return
+    if not query or input_ is None or output is None:
+        missing = "--query" if not query else "--input" if input_ is None else "--output"
+        raise ConfigError(f"{missing} is missing: give --query, --input and --output, or a pipeline")
     from latecomer.cli.state import plain, show
     from latecomer.cli.tally import Tally
     from latecomer.connectors.files import EventWriter, open_events

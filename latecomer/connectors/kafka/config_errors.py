@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -71,7 +71,7 @@ def _told(error: Mapping[str, Any], model: type[BaseModel]) -> str:
     name = str(path[-1]) if path else ""
     known = _keys(model, path[:-1])
     if kind == "missing":
-        return f"{name!r} is missing{where or ' at the top of the file'}"
+        return f"{name!r} is missing{where or ' at the top of the file'}{_allowed(_field(model, path))}"
     if kind == "extra_forbidden":
         return f"unknown key {name!r}{where}{guess(name, known)}\n  allowed are {options(known)}"
     given = "" if path and path[0] in SILENT else f" = {_shown(error['input'])}"
@@ -124,15 +124,30 @@ def _choices(expected: str) -> list[str]:
 
 def _keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     """The keys that the table at a path may have."""
+    found = _at(model, path)
+    return [] if found is None else [field.alias or name for name, field in found.model_fields.items()]
+
+
+def _at(model: type[BaseModel] | None, path: Sequence[str | int]) -> type[BaseModel] | None:
+    """The model of the table at a path."""
     for part in path:
-        if isinstance(part, int):
-            continue
-        field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
-        found = None if field is None else _model_in(field.annotation)
-        if found is None:
-            return []
-        model = found
-    return [field.alias or name for name, field in model.model_fields.items()]
+        if model is None:
+            return None
+        if not isinstance(part, int):
+            model = next((_model_in(f.annotation) for n, f in model.model_fields.items() if part in (n, f.alias)), None)
+    return model
+
+
+def _field(model: type[BaseModel], path: Sequence[str | int]) -> Any:
+    """What the key at a path may hold, as it is annotated."""
+    table = _at(model, path[:-1])
+    fields = {} if table is None else table.model_fields
+    return next((f.annotation for n, f in fields.items() if path[-1] in (n, f.alias)), None)
+
+
+def _allowed(annotation: Any) -> str:
+    """Ends a message with the words that a key takes, if it takes some words only."""
+    return f": allowed are {options(get_args(annotation))}" if get_origin(annotation) is Literal else ""
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

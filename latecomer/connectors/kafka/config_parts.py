@@ -263,14 +263,14 @@ class Operation(Table):
 
     Attributes:
         host, port: where ``/healthz``, ``/readyz`` and ``/metrics`` are served; without a port they are not.
-        log: JSON lines, or text for people.
+        log: JSON lines, or text for people; ``auto``: text on a terminal.
         shutdown: seconds for the last batch after SIGTERM.
         idle_check: seconds between two looks at the wall clock, for idle sources.
     """
 
     host: Name = "127.0.0.1"
     port: int | None = Field(default=None, ge=0, le=65_535)
-    log: Literal["json", "text"] = "json"
+    log: Literal["auto", "json", "text"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     shutdown: Seconds = Field(default=30.0, gt=0)
     idle_check: Seconds = Field(default=0.2, gt=0)

@@ -1,0 +1,192 @@
+"""A Kafka pipeline on the command line: what ``check`` says of its file, and how ``run`` runs it.
+
+Logs go to stderr: JSON lines where nobody looks, text with a line of progress below on a terminal, unless the file says
+which. Nothing here prints a setting that could be a secret.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from latecomer.errors import ConfigError, MissingDependency
+
+if TYPE_CHECKING:
+    from latecomer.connectors.kafka.advice import Partitioning
+    from latecomer.connectors.kafka.check import Finding
+    from latecomer.connectors.kafka.config import Pipeline
+
+#: The exit code of a pipeline that cannot run as its cluster is.
+UNFIT = 2
+
+_log = logging.getLogger("latecomer.kafka.run")
+_STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
+
+
+def is_pipeline(given: str) -> bool:
+    """Whether a name on the command line is that of a pipeline's file.
+
+    >>> is_pipeline("theft.toml"), is_pipeline("theft.query")
+    (True, False)
+    """
+    return given.endswith(".toml")
+
+
+def refuse(path: str, **given: object) -> None:
+    """Raise ConfigError for options that a pipeline takes from its file."""
+    for option, value in given.items():
+        if value:
+            raise ConfigError(
+                f"--{option.replace('_', '-')} is for queries on the command line: {path} says what it is about itself"
+            )
+
+
+def check_pipeline(path: str, *, connect: bool, as_json: bool) -> None:
+    """Check a pipeline's file and, with ``connect``, its cluster; print what was found.
+
+    Ends with exit code 2 when the cluster does not have what the pipeline needs.
+    """
+    from latecomer.cli.report import facts, show
+
+    pipeline = _load(path)
+    from latecomer.connectors.kafka.advice import partitioning
+
+    spread = partitioning(pipeline)
+    findings: list[Finding] = []
+    if connect:
+        from latecomer.connectors.kafka.check import look
+
+        with Console(stderr=True).status("Asking the cluster"):
+            findings = look(pipeline)
+    told = [facts(query.plan, pipeline.stream.unit) for query in pipeline.queries]
+    if as_json:
+        document = {
+            "pipeline": _facts(pipeline, spread),
+            "queries": told,
+            "cluster": [asdict(finding) for finding in findings] if connect else None,
+        }
+        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        console = Console()
+        _show(pipeline, spread, console)
+        for query in told:
+            console.print()
+            show(query, console)
+        if connect:
+            _show_findings(findings, console)
+    if any(finding.verdict == "error" for finding in findings):
+        raise typer.Exit(UNFIT)
+
+
+def run_pipeline(path: str) -> None:
+    """Run one process of a pipeline until SIGTERM or SIGINT."""
+    pipeline = _load(path)
+    from latecomer.connectors.kafka.advice import partitioning
+    from latecomer.connectors.kafka.loop import run
+    from latecomer.connectors.kafka.operation.http import serving
+    from latecomer.connectors.kafka.operation.logs import logging_to
+    from latecomer.connectors.kafka.operation.metrics import PipelineMetrics
+    from latecomer.connectors.kafka.operation.progress import Progress
+    from latecomer.connectors.kafka.operation.signals import ending_on_signals
+    from latecomer.connectors.kafka.operation.watch import Listener, Watch
+
+    operation = pipeline.operation
+    console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    terminal = sys.stderr.isatty()
+    form = operation.log if operation.log != "auto" else "text" if terminal else "json"
+    metrics = PipelineMetrics(pipeline.name)
+    listeners: list[Listener] = [metrics]
+    with ExitStack() as stack:
+        write = None
+        if terminal:
+            status = stack.enter_context(console.status(Text("starting")))
+            listeners.append(Progress(lambda line: status.update(Text(line))))
+            write = console.print
+        stack.enter_context(logging_to(write, form=form, level=operation.log_level, secrets=pipeline.secrets))
+        watch = Watch(listeners)
+        stack.enter_context(ending_on_signals(watch, operation.shutdown))
+        if operation.port is not None:
+            address = stack.enter_context(serving(watch, metrics.registry, operation.host, operation.port))
+            _log.info("serving", extra={"fields": {"address": address}})
+        advice = partitioning(pipeline).advice
+        if advice is not None:
+            _log.warning(advice)
+        _log.info(
+            "starting",
+            extra={"fields": {"pipeline": pipeline.name, "guarantee": pipeline.guarantee, "topics": pipeline.topics}},
+        )
+        run(pipeline, watch)
+        _log.info("stopped")
+
+
+def _load(path: str) -> Pipeline:
+    try:
+        import confluent_kafka  # noqa: F401 (to say what is missing before anything else fails)
+        import pydantic  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency(str(error.name), "kafka", "A Kafka pipeline") from None
+    from latecomer.connectors.kafka.config import load
+
+    return load(path)
+
+
+def _facts(pipeline: Pipeline, spread: Partitioning) -> dict[str, Any]:
+    """A pipeline as plain data."""
+    output, internal = pipeline.output, pipeline.repartition
+    return {
+        "name": pipeline.name,
+        "guarantee": pipeline.guarantee,
+        "transaction_seconds": pipeline.transaction,
+        "group": pipeline.group,
+        "inputs": [
+            {"topics": list(given.topics), "format": given.format, "key": list(given.key)} for given in pipeline.inputs
+        ],
+        "columns": dict(pipeline.columns_written),
+        "outputs": {purpose: {"topic": t.topic, "format": t.format} for purpose, t in output.topics.items()},
+        "dead_letters": output.dead_letters,
+        "key": list(spread.key),
+        "independent": spread.independent,
+        "repartition": None if internal is None else {"topic": internal.topic, "partitions": internal.partitions},
+        "advice": spread.advice,
+    }
+
+
+def _show(pipeline: Pipeline, spread: Partitioning, console: Console) -> None:
+    from latecomer.cli.report import grid
+
+    output = pipeline.output
+    inputs = [f"{', '.join(given.topics)} ({given.format})" for given in pipeline.inputs]
+    outputs = [f"{purpose} to {topic.topic} ({topic.format})" for purpose, topic in output.topics.items()]
+    rows: list[tuple[str, RenderableType]] = [
+        ("Reads", Text("; ".join(inputs))),
+        ("Writes", Text(", ".join([*outputs, f"dead letters to {output.dead_letters}"]))),
+        ("Promises", Text(f"{pipeline.guarantee}, a commit every {pipeline.transaction * 1000:g} ms")),
+        ("Partitions", Text(_partitions(pipeline, spread))),
+    ]
+    console.print(Text(pipeline.name, style="bold"))
+    console.print(Padding(grid(rows), (0, 0, 0, 2), expand=False))
+
+
+def _partitions(pipeline: Pipeline, spread: Partitioning) -> str:
+    internal = pipeline.repartition
+    if internal is not None:
+        by = f"by {', '.join(spread.key)}" if spread.key else "all together"
+        return f"through the internal topic {internal.topic} of {internal.partitions}, {by}"
+    return spread.advice or f"each for itself: [{', '.join(spread.key)}] is equal in all events of a match"
+
+
+def _show_findings(findings: list[Finding], console: Console) -> None:
+    console.print()
+    console.print(Text("The cluster", style="bold"))
+    for finding in findings:
+        verdict = Text(f"  {finding.verdict:<8}", style=_STYLES[finding.verdict])
+        console.print(verdict + Text(f"{finding.subject}: {finding.text}", style=""), highlight=False)
