@@ -90,16 +90,13 @@ def free(block: Block) -> Result:
             state = first
             for j in range(1, n - 1):
                 state = _prefix(block, state, j) * block.chances(j)
-            before, bound = block.times(n - 2), None
+            before, bound = block.times(n - 2), block.latest[-1][:, None]
         else:
             state = first[:, :, None] * (start[:, :, None] < block.times(1)[:, None, :]) * block.chances(1)[:, None, :]
             for j in range(2, n - 1):
                 state = _prefix(block, state, j) * block.chances(j)[:, None, :]
             before, bound = block.times(n - 2)[:, None, :], start[:, :, None] + window
-    until = total[:, None] if bound is None else events.cumulative(last, bound)
-    if until.ndim < state.ndim:
-        until = until.reshape((len(until),) + (1,) * (state.ndim - 1))
-    rest = np.maximum(until - events.cumulative(last, before), 0.0)
+    rest = np.maximum(events.cumulative(last, bound) - events.cumulative(last, before), 0.0)
     result: F64 = (state * rest).reshape(len(block), -1).sum(axis=1) / total
     return result, None
 

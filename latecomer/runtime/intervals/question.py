@@ -50,7 +50,7 @@ class Question:
         events: distributions of all events concerned.
         own: n arrays (m,): rows in ``events``.
         earliest, latest: n arrays (m,): valid bounds.
-        hits: what may spoil; each (candidate, event, scope) once.
+        hits: what may spoil.
         scopes: the distinct scopes.
         window: W.
     """
@@ -100,7 +100,10 @@ class Question:
             kept.append(at[(low <= last) & (high >= first)])
         hits = self.hits.take(np.concatenate(kept)) if kept else self.hits
         hits = hits.take((~spoiled.take(hits.owner)).nonzero()[0])
-        return hits.take(np.lexsort((hits.scope, hits.event, hits.owner))), spoiled
+        hits = hits.take(np.lexsort((hits.scope, hits.event, hits.owner)))
+        fresh = np.ones(len(hits), bool)  # an event may fit several negations with one scope
+        fresh[1:] = (np.diff(hits.owner) != 0) | (np.diff(hits.event) != 0) | (np.diff(hits.scope) != 0)
+        return hits.take(fresh.nonzero()[0]), spoiled
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,88 @@
+"""Guards: skip-till-next-match told as negation, so that one mechanism serves both.
+
+Under skip-till-next-match component j is the *first* event after component j - 1 that fits, so no other event that
+fits may lie between the two. That is a negation with the type, filter and key of component j and the scope before it.
+An event fits by all that is known when the next component is chosen: the conjuncts whose last component is j, with
+this event in its place. Events at the same time as the chosen one are first too, since scopes are open.
+
+A query's own negations stay as they are; they decide about matches and do not take part in choosing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from latecomer.errors import QueryError
+from latecomer.query.expressions import Attribute, Expr, attributes, variables
+from latecomer.query.plan import Component, Negation, Plan
+from latecomer.query.types import EVENT_TIME
+
+NEXT_MATCH = "skip-till-next-match"
+
+
+def check_times(plan: Plan) -> None:
+    """Refuse what compares event times that nobody knows.
+
+    Raises QueryError: over intervals ``ts`` has no one value; order and distance of components are what the pattern,
+    WITHIN and CONFIDENCE are for.
+    """
+    conjuncts = [*plan.conjuncts, *(c for n in plan.negations for c in n.conjuncts)]
+    conjuncts += [f for c in plan.components for f in c.filter]
+    named = [a for c in conjuncts for a in attributes(c) if a.name == EVENT_TIME]
+    if named or EVENT_TIME in plan.key:
+        what = f"{named[0].var}.{EVENT_TIME}" if named else f"[{EVENT_TIME}]"
+        position = named[0].position if named and named[0].position >= 0 else None
+        raise QueryError(
+            f"{what} has no one value in an interval stream, so WHERE cannot test it",
+            text=plan.text if position is not None and plan.text[position : position + 1] == what[:1] else None,
+            position=position,
+            hint="say it with the pattern and WITHIN, or compare the columns from which the intervals were made",
+        )
+
+
+def guarded(plan: Plan) -> Plan:
+    """The plan with a negation in front of each component but the first, if its strategy is skip-till-next-match.
+
+    Components are numbered anew; the positives keep their order and their variables.
+    """
+    if plan.strategy != NEXT_MATCH:
+        return plan
+    place = {c.var: j for j, c in enumerate(plan.positives)}
+    parts: list[tuple[Component, Negation | None]] = []
+    negations = {n.component.index: n for n in plan.negations}
+    for component in plan.components:
+        j = place.get(component.var) if not component.negated else None
+        if j:  # not the first
+            parts.append(_before(plan, j, component))
+        parts.append((component, negations.get(component.index)))
+    numbered = [(replace(c, index=i), n) for i, (c, n) in enumerate(parts)]
+    return replace(
+        plan,
+        positives=tuple(c for c, n in numbered if n is None),
+        negations=tuple(replace(n, component=c) for c, n in numbered if n is not None),
+    )
+
+
+def _before(plan: Plan, j: int, component: Component) -> tuple[Component, Negation]:
+    """What must not lie between components j - 1 and j."""
+    var = f"{component.var}'"  # no variable of a user's has such a name
+    known = {c.var for c in plan.positives[: j + 1]}
+    tests = [c for c in plan.conjuncts if component.var in variables(c) and variables(c) <= known]
+    rival = replace(component, var=var, negated=True, filter=_renamed(component.filter, component.var, var))
+    return rival, Negation(rival, j - 1, j, _renamed(tests, component.var, var))
+
+
+def _renamed(exprs: Sequence[Expr], old: str, new: str) -> tuple[Expr, ...]:
+    def renamed(value: Any) -> Any:
+        if isinstance(value, Attribute):
+            return replace(value, var=new) if value.var == old else value
+        if isinstance(value, tuple):
+            return tuple(map(renamed, value))
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return replace(value, **{f.name: renamed(getattr(value, f.name)) for f in dataclasses.fields(value)})
+        return value
+
+    return tuple(renamed(e) for e in exprs)

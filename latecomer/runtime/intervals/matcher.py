@@ -1,0 +1,338 @@
+"""Interval matcher: the deltas that a batch makes to a query's matches and to their confidences.
+
+The set of matches *with their confidences* is a function of the set of events. A batch changes it by
+
+* new matches: those with at least one new positive. Each is found once, from its last component that is new, as in
+  :mod:`latecomer.runtime.sequence`: components before it see all events, those after it only the old ones;
+* moved confidences: old matches that a new event may spoil. They are derived again around each new negative (under
+  skip-till-next-match around each new rival too), by the least one that concerns them, and answered twice: with what
+  was known before the batch, and with what is known now. Where the two differ the old revision is deleted and the new
+  one inserted, as far as each passes the query's threshold.
+
+Joins work on whole intervals: an event is a partner iff the valid bounds of the chain with it are not empty. Nothing
+is expanded to points before a confidence is computed. So net output does not depend on order of arrival or batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from latecomer.query.plan import Confidence
+from latecomer.runtime.intervals.chains import Chain, Chains, Place, distinct
+from latecomer.runtime.intervals.confidence import Budget, confidence
+from latecomer.runtime.intervals.drift import Drift
+from latecomer.runtime.intervals.pmf import F64, Distributions
+from latecomer.runtime.intervals.question import Answer, Hits, Question, Scope
+from latecomer.runtime.intervals.spans import SpanStore
+from latecomer.runtime.pattern import JoinOrder, Pattern, Step, Test, Tester
+from latecomer.runtime.rows import expand
+from latecomer.runtime.selection import Selection
+from latecomer.storage.columns import I64, Array, every
+from latecomer.storage.hashing import U64
+from latecomer.storage.store import Bools, CodeLayout, View
+
+#: A threshold is met from so little below it: sums of products of fractions are not exact in float64.
+TOLERANCE = 1e-9
+_PIECE = 1 << 15  # candidates whose confidences are asked for at once
+
+
+class Timing(Protocol):
+    """What is known about when events happened; events are given by reference."""
+
+    def bounds(self, refs: I64) -> tuple[I64, I64]:
+        """First and last possible time."""
+        ...
+
+    def distributions(self, refs: I64) -> Distributions:
+        """How likely each time between them is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """Matches that the output gains (``insert``) or loses, with what is said of them.
+
+    ``rows`` bind the positives. ``earliest`` and ``latest`` hold an array for each positive, in pattern order. A
+    confidence is NaN where it is too costly to compute and the query does not allow sampling; ``error`` is the most
+    that its standard error can be, 0 where it is exact.
+    """
+
+    insert: bool
+    rows: Chains
+    confidence: F64
+    error: F64
+    earliest: list[I64]
+    latest: list[I64]
+
+    def take(self, at: I64) -> Revision:
+        first, last = [e.take(at) for e in self.earliest], [e.take(at) for e in self.latest]
+        return Revision(self.insert, self.rows.take(at), self.confidence.take(at), self.error.take(at), first, last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Hits in one view: candidate, negation, reference."""
+
+    owner: I64
+    guard: I64
+    ref: I64
+
+
+class IntervalMatcher:
+    """Deltas of one query over span stores.
+
+    ``pattern`` is that of a :func:`~latecomer.runtime.intervals.guards.guarded` plan. Stage events in the stores, take
+    all of :meth:`step`, commit the stores.
+    """
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        store_of: Callable[[Selection], SpanStore],
+        layout: CodeLayout,
+        timing: Timing,
+        tester: Tester,
+        least: Confidence,
+        steps: float = 1e8,
+        moved: float = 0.0,
+    ) -> None:
+        """``steps``: what one exact confidence may cost; ``moved``: a revision replaces another when the confidence
+        has moved by more than that.
+        """
+        self._pattern, self._store, self._layout, self._timing, self._tester = pattern, store_of, layout, timing, tester
+        self._least, self._budget = least, Budget.for_error(least.error, steps)
+        self.drift = Drift(moved)
+        self._positives = pattern.positives
+        self._chain = Chain(self._positives, self._positives)
+        self._scopes: list[Scope] = list(dict.fromkeys((n.left, n.right) for n in pattern.plan.negations))
+        self._scope_of = np.array([self._scopes.index((n.left, n.right)) for n in pattern.plan.negations] or [0])
+        self._places: dict[tuple[int, tuple[int, ...]], Place] = {}
+        types = {c.index: c.type for c in pattern.components}
+        self._twins = {i: [p for p in self._positives if types[p] == types[i] and p != i] for i in types}
+
+    # --- deltas ------------------------------------------------------------------------------------------------------
+
+    def step(self) -> Iterator[Revision]:
+        """All changes that the staged events make, deletions of a match before its insertion."""
+        yield from self.moved()
+        for rows in self.candidates():
+            now = self.assess(rows)
+            if len(now.rows):
+                yield now
+
+    def candidates(self) -> Iterator[Chains]:
+        """New candidates: they have a new positive, and may be a match in some world; in bounded pieces."""
+        for order in self._pattern.inserts:
+
+            def view(index: int, seed: int = order.seed) -> View:
+                return View.ALL if index < seed else View.OLD
+
+            for rows in self._complete(order, self._seeds(order), view):
+                yield from self._pieces(rows)
+
+    def assess(self, rows: Chains, view: View = View.ALL) -> Revision:
+        """Those of the candidates that pass the threshold, by what the view holds."""
+        now = self._answer(rows, [self._hits(rows, view)])
+        found = _revision(True, rows, now)
+        passes = self._passes(now)
+        return found if every(passes) else found.take(passes.nonzero()[0])
+
+    def moved(self) -> Iterator[Revision]:
+        """Old matches whose confidence the staged events have changed."""
+        for j, order in enumerate(self._pattern.deletes):
+            for found in self._complete(order, self._seeds(order), lambda _: View.OLD):
+                for piece in self._pieces(found):
+                    yield from self._compared(j, order, piece)
+
+    def _compared(self, j: int, order: JoinOrder, found: Chains) -> Iterator[Revision]:
+        seeds = found.ref(order.seed)
+        rows = found.unbind(order.seed)
+        new = self._hits(rows, View.NEW)
+        # Of several new events that concern a match the first one reports it.
+        own = (new.guard < j) | ((new.guard == j) & (new.ref < seeds.take(new.owner)))
+        first = np.ones(len(rows), bool)
+        first[new.owner[own]] = False
+        if not every(first):
+            at = first.nonzero()[0]
+            if not len(at):
+                return
+            rows = rows.take(at)
+            new = self._hits(rows, View.NEW)
+        old = self._hits(rows, View.OLD)
+        before, now = self._answer(rows, [old]), self._answer(rows, [old, new])
+        was, passes = self._passes(before), self._passes(now)
+        gone, shown, come = self.drift.replace(rows, self._positives, before, now, was, passes)
+        if len(gone):
+            yield _revision(False, rows, shown).take(gone)
+        if len(come):
+            yield _revision(True, rows, now).take(come)
+
+    def chains(self, refs: Sequence[I64], keys: U64) -> Chains:
+        """Complete candidates of these positives, in pattern order."""
+        chains = Chains.begin(len(self._pattern.components), 0, refs[0], refs[0], refs[0], keys).unbind(0)
+        for index, ref in zip(self._positives, refs, strict=True):
+            chains.refs[index] = ref
+            chains.ts[index], chains.uppers[index] = self._timing.bounds(ref)
+        return chains
+
+    def ends(self, rows: Chains) -> list[I64]:
+        """For each negation the last time at which an event may fall in its scope in some world."""
+        return [self._place(probe.step.index, self._positives).times(rows)[1] for probe in self._pattern.probes]
+
+    def completion(self, rows: Chains) -> I64:
+        """When the candidates are complete at the latest: with their last event, or where a trailing scope ends."""
+        latest = rows.bounds(self._chain, self._pattern.window)[1]
+        if any(n.kind == "trailing" for n in self._pattern.plan.negations):
+            return np.maximum(latest[0] + self._pattern.window, latest[-1])
+        return latest[-1]
+
+    def _passes(self, answer: Answer) -> Bools:
+        """Which matches the query asks for; what is not known is not kept back."""
+        least, value = self._least, answer.confidence
+        if not least.least and not least.inclusive:
+            return (value > 0) | (answer.error > 0) | np.isnan(value)
+        over = value >= least.least - TOLERANCE if least.inclusive else value > least.least + TOLERANCE
+        return (over & (value > 0)) | np.isnan(value)
+
+    # --- joins -------------------------------------------------------------------------------------------------------
+
+    def _seeds(self, order: JoinOrder) -> Chains:
+        staged = self._store(order.selection).staged
+        lower, upper = self._timing.bounds(staged.refs)
+        return Chains.begin(len(self._pattern.components), order.seed, staged.refs, lower, upper, staged.keys)
+
+    def _complete(self, order: JoinOrder, rows: Chains, view: Callable[[int], View]) -> Iterator[Chains]:
+        """All candidates around the seeds, in bounded pieces."""
+        if not len(rows) or any(self._store(s.selection).count(view(s.index)) == 0 for s in order.steps):
+            return
+        left = self._kept(rows, order.tests)
+        if len(left):
+            yield from self._extend(left, order.steps, view)
+
+    def _extend(self, rows: Chains, steps: tuple[Step, ...], view: Callable[[int], View]) -> Iterator[Chains]:
+        """Depth first, so that at most one piece per component is held at a time."""
+        if not steps:
+            yield rows
+            return
+        step = steps[0]
+        place = self._place(step.index, step.bound)
+        store, seen = self._store(step.selection), view(step.index)
+        lo, hi = place.times(rows)
+        able = (lo <= store.latest(seen)) & (lo <= hi)
+        if not every(able):
+            at = able.nonzero()[0]
+            if not len(at):
+                return
+            rows, lo, hi = rows.take(at), lo.take(at), hi.take(at)
+        for owner, refs in self._partners(rows, step, lo, hi, seen):
+            lower, upper = self._timing.bounds(refs)
+            near = (upper >= lo.take(owner)).nonzero()[0]
+            extended = rows.bound(step.index, owner[near], refs[near], lower[near], upper[near])
+            extended = self._fitting(step, extended, place)
+            if len(extended):
+                yield from self._extend(extended, steps[1:], view)
+
+    def _partners(self, rows: Chains, step: Step, lo: I64, hi: I64, view: View) -> Iterator[tuple[I64, I64]]:
+        keys = rows.keys if step.carried else self._layout.keys(self._tester.hashes(step, rows))
+        hits = list(self._store(step.selection).probe(keys, lo, hi, view))
+        yield from expand(hits, len(rows), False)
+
+    def _fitting(self, step: Step, rows: Chains, place: Place) -> Chains:
+        """The rows whose event ``step.index`` is another one than the others, agrees with them, and can be there."""
+        twins = [i for i in self._twins[step.index] if rows.refs[i] is not None]
+        mask = place.possible(rows)
+        if twins:
+            mask &= distinct(rows, step.index, twins)
+        if not every(mask):
+            rows = rows.take(mask)
+        same = self._tester.agrees(step, rows) if len(rows) else None
+        if same is not None and not every(same):
+            rows = rows.take(same)
+        return self._kept(rows, step.tests)
+
+    def _kept(self, rows: Chains, tests: Sequence[Test]) -> Chains:
+        for test in tests:
+            if len(rows):
+                mask = self._tester.passes(test, rows)
+                if not every(mask):
+                    rows = rows.take(mask)
+        return rows
+
+    def _place(self, index: int, bound: tuple[int, ...]) -> Place:
+        place = self._places.get((index, bound))
+        if place is None:
+            place = self._places[index, bound] = Place(index, bound, self._positives, self._pattern.window)
+        return place
+
+    # --- confidence --------------------------------------------------------------------------------------------------
+
+    def _pieces(self, rows: Chains) -> Iterator[Chains]:
+        for start in range(0, len(rows), _PIECE):
+            yield rows if len(rows) <= _PIECE else rows.take(np.arange(start, min(start + _PIECE, len(rows))))
+
+    def _hits(self, rows: Chains, view: View) -> _Found:
+        """The events that may spoil complete candidates."""
+        owners: list[I64] = [_NONE]
+        guards: list[I64] = [_NONE]
+        refs: list[I64] = [_NONE]
+        for j, probe in enumerate(self._pattern.probes):
+            step = probe.step
+            if not self._store(step.selection).count(view):
+                continue
+            place = self._place(step.index, self._positives)
+            lo, hi = place.times(rows)
+            for owner, found in self._partners(rows, step, lo, hi, view):
+                lower, upper = self._timing.bounds(found)
+                near = (upper >= lo.take(owner)).nonzero()[0]
+                number = Numbered(
+                    rows.bound(step.index, owner[near], found[near], lower[near], upper[near]), owner[near]
+                )
+                left = self._fitting(step, number, place)
+                assert isinstance(left, Numbered)
+                owners.append(left.owner)
+                guards.append(np.full(len(left), j))
+                refs.append(left.ref(step.index))
+        return _Found(np.concatenate(owners), np.concatenate(guards), np.concatenate(refs))
+
+    def _answer(self, rows: Chains, hits: Sequence[_Found]) -> Answer:
+        """Confidences and ranges of complete candidates, given what may spoil them."""
+        earliest, latest, _ = rows.bounds(self._chain, self._pattern.window)
+        owner, guard, ref = (np.concatenate([getattr(h, name) for h in hits]) for name in ("owner", "guard", "ref"))
+        own = [rows.ref(i) for i in self._positives]
+        known, which = np.unique(np.concatenate([*own, ref]), return_inverse=True)
+        numbers = np.split(which, np.arange(1, len(own) + 1) * len(rows))
+        question = Question(
+            self._timing.distributions(known),
+            numbers[:-1],
+            earliest,
+            latest,
+            Hits(owner, self._scope_of.take(guard), numbers[-1]),
+            self._scopes,
+            self._pattern.window,
+        )
+        return confidence(question, self._budget)
+
+
+class Numbered(Chains):
+    """Chains that remember which row they extend."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, chains: Chains, owner: I64) -> None:
+        super().__init__(chains.refs, chains.ts, chains.uppers, chains.keys)
+        self.owner = owner
+
+    def take(self, which: Array) -> Numbered:
+        at = which.nonzero()[0] if which.dtype == bool else which
+        return Numbered(super().take(at), self.owner.take(at))
+
+
+def _revision(insert: bool, rows: Chains, answer: Answer) -> Revision:
+    return Revision(insert, rows, answer.confidence, answer.error, answer.earliest, answer.latest)
+
+
+_NONE = np.zeros(0, np.int64)
