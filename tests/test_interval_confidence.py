@@ -1,0 +1,191 @@
+"""The ways to compute a confidence against each other, their costs, and what happens beyond the bound."""
+
+from dataclasses import replace
+from itertools import pairwise, product
+from math import ceil, prod
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import latecomer as lc
+from latecomer.query.plan import Confidence
+from latecomer.runtime.intervals import evaluators
+from latecomer.runtime.intervals.bounds import valid_bounds
+from latecomer.runtime.intervals.confidence import Budget, confidence, sizes_of
+from latecomer.runtime.intervals.evaluators import Block
+from latecomer.runtime.intervals.pmf import OWN, Distributions
+from latecomer.runtime.intervals.question import Hits, Question
+from latecomer.uncertainty import Normal, Triangular, Uniform
+from tests.interval_machine import Machine
+from tests.worlds import STAM, STNM, answer, random_worlds
+
+SHAPES = (Uniform(), Triangular(0.3), Normal(2.0))
+
+
+@st.composite
+def questions(draw, shared=True, spoilt=True):
+    """A candidate of one to four events and some that may spoil it."""
+    n = draw(st.integers(1, 4))
+    window = draw(st.integers(1, 9))
+    spoilers = draw(st.integers(0, 4)) if spoilt else 0
+    spans = [(low, low + draw(st.integers(0, 4))) for low in (draw(st.integers(j, j + 4)) for j in range(n))]
+    spans += [(low, low + draw(st.integers(0, 4))) for low in (draw(st.integers(-2, 9)) for _ in range(spoilers))]
+    codes = [draw(st.integers(OWN, 2)) for _ in spans]
+    flat = []
+    for code, (low, high) in zip(codes, spans, strict=True):
+        if code == OWN:
+            flat += [1] + [draw(st.integers(0, 3)) for _ in range(high - low - 1)] + [2] * (high > low)
+    lower, upper = np.array(spans).T
+    events = Distributions.of(lower, upper, np.array(codes), SHAPES, np.array(flat, float))
+    own = [np.array([j]) for j in range(n)]
+    earliest, latest, possible = valid_bounds(
+        [lower[[j]] for j in range(n)], [upper[[j]] for j in range(n)], [1] * (n - 1), window
+    )
+    assume(possible[0])
+    scopes = [(None, 0), (n - 1, None), *((j, j + 1) for j in range(n - 1))]
+    pairs = [
+        (event, scope)
+        for event in range(n, n + spoilers)
+        for scope in (range(len(scopes)) if shared and draw(st.booleans()) else [draw(st.integers(0, len(scopes) - 1))])
+    ]
+    event, scope = np.array(pairs, np.int64).reshape(-1, 2).T
+    hits = Hits(np.zeros(len(pairs), np.int64), scope, event)
+    return Question(events, own, earliest, latest, hits, scopes, window)
+
+
+def block(question):
+    hits, spoiled = question.sorted_out()
+    sizes = [sizes_of(b - a + 1)[0] for a, b in zip(question.earliest, question.latest, strict=True)]
+    assume(not spoiled[0])
+    fields = question.events, question.own, question.earliest, question.latest, hits, question.scopes, question.window
+    return Block(*fields, tuple(map(int, sizes)))
+
+
+def by_hand(question):
+    """The definition: over all times of the candidate's events, the chance that nothing else spoils."""
+    n, events, window = len(question.own), question.events, question.window
+    weights = [dict(enumerate(events.weights(i), events.lower[i])) for i in range(len(events))]
+    hits = set(zip(question.hits.event.tolist(), question.hits.scope.tolist(), strict=True))
+    sum_ = 0
+    for times in product(*(weights[j] for j in range(n))):
+        if times[-1] - times[0] > window or any(a >= b for a, b in pairwise(times)):
+            continue
+        chance = prod(weights[j][t] / events.total[j] for j, t in enumerate(times))
+        for q in range(n, len(events)):
+            inside = set()
+            for number, (left, right) in enumerate(question.scopes):
+                if (q, number) in hits:
+                    low = times[-1] - window if left is None else times[left] + 1
+                    high = times[0] + window if right is None else times[right] - 1
+                    inside |= {t for t in weights[q] if low <= t <= high}
+            chance *= 1 - sum(weights[q][t] for t in inside) / events.total[q]
+        sum_ += chance
+    return sum_
+
+
+@settings(deadline=None)
+@given(questions())
+def test_any_way_is_the_definition(question):
+    expected = by_hand(question)
+    assert confidence(question, Budget()).confidence[0] == pytest.approx(expected, rel=1e-11, abs=1e-15)
+    assert evaluators.grid(block(question))[0][0] == pytest.approx(expected, rel=1e-11, abs=1e-15)
+
+
+@settings(deadline=None)
+@given(questions(shared=False))
+def test_chains_are_grids(question):
+    assume(len(question.own) > 2)
+    (one, marginals), (other, chances) = evaluators.chain(block(question)), evaluators.grid(block(question))
+    assert one == pytest.approx(other, rel=1e-12)
+    for mine, theirs in zip(marginals, chances, strict=True):
+        assert mine == pytest.approx(theirs, rel=1e-12, abs=1e-300)
+        assert ((mine > 0) == (theirs > 0)).all()
+
+
+@settings(deadline=None)
+@given(questions(spoilt=False))
+def test_prefix_sums_are_grids(question):
+    assert evaluators.free(block(question))[0] == pytest.approx(evaluators.grid(block(question))[0], rel=1e-11)
+
+
+@settings(deadline=None, max_examples=30)
+@given(questions())
+def test_draws_are_near(question):
+    """Within six standard errors of what they estimate, and their error is what it says."""
+    some, exact = confidence(question, Budget(0, 4000)), confidence(question, Budget())
+    assert abs(some.confidence[0] - exact.confidence[0]) <= 6 * some.error[0]
+    assert some.error[0] <= 0.5 / 4000**0.5
+    assert confidence(question, Budget(0, 4000)).confidence[0] == some.confidence[0]
+
+
+def test_draws_for_a_standard_error():
+    assert Budget.for_error(0.01).worlds == 2500
+    assert Budget.for_error(None).worlds == 0
+    assert 0.5 / Budget.for_error(0.003).worlds ** 0.5 <= 0.003
+
+
+def test_the_answer_does_not_depend_on_what_else_is_asked():
+    """To the last bit, though other candidates make other blocks."""
+    machine = Machine(lc.Query("PATTERN SEQ(A a, !B n, C c, !B m, A d) WITHIN 30", level=lc.Aggressive(0)).plan)
+    draw = np.random.default_rng(4)
+    events = []
+    for number in range(60):
+        low, length = int(draw.integers(0, 60)), int(draw.integers(1, 12))
+        events.append({"id": number, "type": "ABC"[number % 3], "lower": low, "upper": low + length})
+    machine.process(events)
+    refs = np.array([[*ids] for ids in machine.shown])
+    everything = machine.matcher.assess(machine.matcher.chains(list(refs.T), np.zeros(len(refs), np.uint64)))
+    assert len(everything.rows) == len(refs) > 100
+    for i in range(0, len(refs), 7):
+        alone = machine.matcher.assess(machine.matcher.chains(list(refs[[i]].T), np.zeros(1, np.uint64)))
+        assert alone.confidence[0] == everything.confidence[i] == machine.shown[tuple(refs[i].tolist())][0]
+
+
+def test_beyond_the_bound_it_says_so():
+    query = lc.Query("PATTERN SEQ(A a, !B n, B b, !B m, C c) WITHIN 1000", level=lc.Aggressive(0)).plan
+    events = [{"id": i, "type": t, "lower": 0, "upper": 500} for i, t in enumerate("ABBC")]
+    unknown, near = Machine(query, steps=1e4), Machine(replace(query, confidence=Confidence(error=0.01)), steps=1e4)
+    for machine in (unknown, near):
+        machine.process(events)
+        assert set(machine.shown) == {(0, 1, 3), (0, 2, 3)}
+    assert all(np.isnan(c) for c, _ in unknown.shown.values())
+    few = [e | {"upper": 60} for e in events]
+    exact, near = Machine(query), Machine(replace(query, confidence=Confidence(error=0.005)), steps=1e4)
+    exact.process(few)
+    near.process(few)
+    for ids, (expected, _) in exact.shown.items():
+        assert 0 < abs(near.shown[ids][0] - expected) < 6 * 0.005
+    assert ceil(0.25 / 0.005**2) == near.matcher._budget.worlds
+
+
+@pytest.mark.parametrize("strategy", [STAM, STNM])
+def test_long_intervals_agree_with_drawn_worlds(strategy):
+    """Monte Carlo, 10^5 worlds: within six standard errors."""
+    text = "PATTERN SEQ(A a, !B n, C c, A d) WHERE a.x <= d.x WITHIN 150"
+    query = replace(lc.Query(text, level=lc.Aggressive(0)).plan, strategy=strategy)
+    draw = np.random.default_rng(8)
+    events = []
+    for number in range(24):
+        low, length = int(draw.integers(0, 300)), int(draw.integers(1, 120))
+        e = {
+            "id": number,
+            "type": "ABCA"[number % 4],
+            "lower": low,
+            "upper": low + length - 1,
+            "x": int(draw.integers(3)),
+        }
+        if number % 5 == 0:
+            e["weights"] = [1, *draw.integers(0, 5, length - 2).tolist(), 2][:length] if length > 1 else [1]
+        events.append(e)
+    machine = Machine(query)
+    machine.process(events)
+    drawn = answer(query, events, worlds=random_worlds(events, 100_000))
+    assert len(machine.shown) > 20
+    assert set(drawn) <= set(machine.shown)
+    for ids, (p, ranges) in machine.shown.items():
+        seen = drawn.get(ids)
+        assert abs(p - (float(seen.confidence) if seen else 0)) <= 6 * (p * (1 - p) / 100_000) ** 0.5 + 1e-4
+        if seen:
+            assert all(a[0] <= b[0] and b[1] <= a[1] for a, b in zip(ranges, seen.ranges, strict=True))
