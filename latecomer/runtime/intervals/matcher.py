@@ -58,7 +58,8 @@ class Revision:
 
     ``rows`` bind the positives. ``earliest`` and ``latest`` hold an array for each positive, in pattern order. A
     confidence is NaN where it is too costly to compute and the query does not allow sampling; ``error`` is the most
-    that its standard error can be, 0 where it is exact.
+    that its standard error can be, 0 where it is exact. ``cause``: where a confidence has moved, the reference of the
+    new event that moved it (one of them).
     """
 
     insert: bool
@@ -67,10 +68,14 @@ class Revision:
     error: F64
     earliest: list[I64]
     latest: list[I64]
+    cause: I64 | None = None
 
     def take(self, at: I64) -> Revision:
         first, last = [e.take(at) for e in self.earliest], [e.take(at) for e in self.latest]
-        return Revision(self.insert, self.rows.take(at), self.confidence.take(at), self.error.take(at), first, last)
+        cause = None if self.cause is None else self.cause.take(at)
+        return Revision(
+            self.insert, self.rows.take(at), self.confidence.take(at), self.error.take(at), first, last, cause
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,35 +146,38 @@ class IntervalMatcher:
         passes = self._passes(now)
         return found if every(passes) else found.take(passes.nonzero()[0])
 
-    def moved(self) -> Iterator[Revision]:
-        """Old matches whose confidence the staged events have changed."""
+    def moved(self, left: Callable[[Chains], Bools] | None = None) -> Iterator[Revision]:
+        """Old matches whose confidence the staged events have changed; of those that ``left`` marks (None: all)."""
         for j, order in enumerate(self._pattern.deletes):
             for found in self._complete(order, self._seeds(order), lambda _: View.OLD):
                 for piece in self._pieces(found):
-                    yield from self._compared(j, order, piece)
+                    yield from self._compared(j, order, piece, left)
 
-    def _compared(self, j: int, order: JoinOrder, found: Chains) -> Iterator[Revision]:
-        seeds = found.ref(order.seed)
-        rows = found.unbind(order.seed)
+    def _compared(
+        self, j: int, order: JoinOrder, found: Chains, left: Callable[[Chains], Bools] | None
+    ) -> Iterator[Revision]:
+        cause, rows = found.ref(order.seed), found.unbind(order.seed)
         new = self._hits(rows, View.NEW)
         # Of several new events that concern a match the first one reports it.
-        own = (new.guard < j) | ((new.guard == j) & (new.ref < seeds.take(new.owner)))
-        first = np.ones(len(rows), bool)
-        first[new.owner[own]] = False
-        if not every(first):
-            at = first.nonzero()[0]
+        own = (new.guard < j) | ((new.guard == j) & (new.ref < cause.take(new.owner)))
+        mask = np.ones(len(rows), bool)
+        mask[new.owner[own]] = False
+        if left is not None:
+            mask &= left(rows)
+        if not every(mask):
+            at = mask.nonzero()[0]
             if not len(at):
                 return
-            rows = rows.take(at)
+            cause, rows = cause.take(at), rows.take(at)
             new = self._hits(rows, View.NEW)
         old = self._hits(rows, View.OLD)
         before, now = self._answer(rows, [old]), self._answer(rows, [old, new])
         was, passes = self._passes(before), self._passes(now)
         gone, shown, come = self.drift.replace(rows, self._positives, before, now, was, passes)
         if len(gone):
-            yield _revision(False, rows, shown).take(gone)
+            yield _revision(False, rows, shown, cause).take(gone)
         if len(come):
-            yield _revision(True, rows, now).take(come)
+            yield _revision(True, rows, now, cause).take(come)
 
     def chains(self, refs: Sequence[I64], keys: U64) -> Chains:
         """Complete candidates of these positives, in pattern order."""
@@ -179,16 +187,18 @@ class IntervalMatcher:
             chains.ts[index], chains.uppers[index] = self._timing.bounds(ref)
         return chains
 
-    def ends(self, rows: Chains) -> list[I64]:
-        """For each negation the last time at which an event may fall in its scope in some world."""
-        return [self._place(probe.step.index, self._positives).times(rows)[1] for probe in self._pattern.probes]
+    def around(self, order: JoinOrder, refs: I64, hashes: U64) -> Iterator[Chains]:
+        """What events that are not in the stores would complete (as a positive), or may spoil (as a negative): the
+        candidates around each of them, with the seed bound to it.
+        """
+        lower, upper = self._timing.bounds(refs)
+        size, keys = len(self._pattern.components), self._layout.keys(hashes)
+        seeds = Chains.begin(size, order.seed, refs, lower, upper, keys)
+        yield from self._complete(order, seeds, lambda _: View.OLD)
 
-    def completion(self, rows: Chains) -> I64:
-        """When the candidates are complete at the latest: with their last event, or where a trailing scope ends."""
-        latest = rows.bounds(self._chain, self._pattern.window)[1]
-        if any(n.kind == "trailing" for n in self._pattern.plan.negations):
-            return np.maximum(latest[0] + self._pattern.window, latest[-1])
-        return latest[-1]
+    def passing(self, rows: Chains) -> Bools:
+        """Which complete candidates pass the threshold, by what is committed."""
+        return self._passes(self._answer(rows, [self._hits(rows, View.OLD)]))
 
     def _passes(self, answer: Answer) -> Bools:
         """Which matches the query asks for; what is not known is not kept back."""
@@ -331,8 +341,8 @@ class Numbered(Chains):
         return Numbered(super().take(at), self.owner.take(at))
 
 
-def _revision(insert: bool, rows: Chains, answer: Answer) -> Revision:
-    return Revision(insert, rows, answer.confidence, answer.error, answer.earliest, answer.latest)
+def _revision(insert: bool, rows: Chains, answer: Answer, cause: I64 | None = None) -> Revision:
+    return Revision(insert, rows, answer.confidence, answer.error, answer.earliest, answer.latest, cause)
 
 
 _NONE = np.zeros(0, np.int64)
