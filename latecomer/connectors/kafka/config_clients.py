@@ -36,13 +36,14 @@ _USUAL = (
     "ssl.endpoint.identification.algorithm", "ssl.key.location", "ssl.key.password", "ssl.key.pem",
     "statistics.interval.ms", "transaction.timeout.ms",
 )  # fmt: skip
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 #: What those of them take that take one of some words.
 _WORDS = {
     "acks": ("all", "-1", "0", "1"),
     "auto.offset.reset": ("earliest", "latest", "error"),
     "compression.type": ("none", "gzip", "snappy", "lz4", "zstd"),
-    "sasl.mechanism": ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
-    "sasl.mechanisms": ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
+    "sasl.mechanism": _MECHANISMS,
+    "sasl.mechanisms": _MECHANISMS,
     "security.protocol": ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"),
 }
 #: How librdkafka begins when each property is right, and they do not go together.
@@ -76,13 +77,15 @@ def check_properties(kafka: Kafka) -> Iterator[Misfit]:
             yield Misfit(path, told)
     if wrong:
         return
+    said: set[str] = set()
     for side in ("consumer", "producer"):
         own: dict[str, Setting] = getattr(kafka, side)
-        problem = _refusal(revealed(kafka.common | own))
-        if problem:
+        problem = _refusal(revealed(kafka.common | own)).rpartition(f"{_TOGETHER} producer: ")[2]
+        if problem and problem not in said:
+            said.add(problem)
             named = [name for name in kafka.common | own if name in problem]
             path = ("kafka", *([side] if own else []), *named[:1])
-            yield Misfit(path, f"librdkafka does not accept the properties for a {side}: {problem}")
+            yield Misfit(path, f"librdkafka does not accept these properties together: {problem}")
 
 
 def _told(name: str, setting: Setting) -> str | None:
@@ -90,6 +93,10 @@ def _told(name: str, setting: Setting) -> str | None:
     if name in OWN:
         return f"{name} cannot be set: {OWN[name]}"
     problem = _refusal({name: setting.reveal()})
+    if (
+        name.startswith("sasl.mechanism") and setting.reveal() not in _MECHANISMS
+    ):  # librdkafka asks only when it connects
+        problem = "unknown"
     if not problem or problem.startswith(_TOGETHER):
         return None
     if problem.startswith("No such configuration"):

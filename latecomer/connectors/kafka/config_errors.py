@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from latecomer.connectors.kafka.config_lines import Document
+from latecomer.connectors.kafka.config_lines import Document, Path
 from latecomer.errors import ConfigError, options
 
 #: Tables whose values are never shown.
@@ -57,11 +57,36 @@ def guess(word: str, known: Collection[str]) -> str:
 
 def problems_of(errors: Iterable[Mapping[str, Any]], document: Document, model: type[BaseModel]) -> list[Problem]:
     """The problems that pydantic found in a document, in our words."""
-    return [Problem(document.line(_place(error)), _told(error, model)) for error in errors]
+    found = [{**error, "loc": _written(error["loc"])} for error in errors]
+    return [
+        Problem(document.line(_place(error)), _told(error, model))
+        for error in found
+        if not _follows(error, found, model)
+    ]
 
 
-def _place(error: Mapping[str, Any]) -> tuple[str | int, ...]:
-    path = tuple(error["loc"])
+def _written(path: Sequence[str | int]) -> Path:
+    """The path as it is in the file, which has what models keep apart in one table."""
+    parts = tuple(path)
+    return (parts[0], *parts[2:]) if parts[:2] in (("kafka", "common"), ("schema_registry", "properties")) else parts
+
+
+def _follows(error: Mapping[str, Any], others: Iterable[Mapping[str, Any]], model: type[BaseModel]) -> bool:
+    """Whether an error only follows from another: a list is short of what is wrong in it, and a name that is written
+    wrong is missing."""
+    path = error["loc"]
+    if error["type"] == "too_short":
+        return any(other["loc"][: len(path)] == path and other is not error for other in others)
+    return error["type"] == "missing" and any(
+        other["type"] == "extra_forbidden"
+        and other["loc"][:-1] == path[:-1]
+        and get_close_matches(str(other["loc"][-1]), _keys(model, path[:-1]), 1) == [path[-1]]
+        for other in others
+    )
+
+
+def _place(error: Mapping[str, Any]) -> Path:
+    path: Path = error["loc"]
     return path[:-1] if error["type"] == "missing" else path
 
 

@@ -153,7 +153,9 @@ class Setting:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(cls.of)
+        return core_schema.no_info_plain_validator_function(
+            cls.of, serialization=core_schema.to_string_ser_schema(when_used="always")
+        )
 
 
 #: What the broker knows of a message.

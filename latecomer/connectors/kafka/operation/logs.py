@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -55,11 +55,21 @@ class Lines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **getattr(record, "fields", {}),
+            **_plain(getattr(record, "fields", {})),
         }
         if record.exc_info:
             told["error"] = self.formatException(record.exc_info)
         return json.dumps(told, ensure_ascii=False, default=str)
+
+
+def _plain(value: Any) -> Any:
+    """A value with texts for keys, as JSON wants it: ``("shelf", 3)`` becomes ``shelf-3``."""
+    if isinstance(value, Mapping):
+        return {
+            "-".join(map(str, key)) if isinstance(key, tuple) else str(key): _plain(inner)
+            for key, inner in value.items()
+        }
+    return value
 
 
 class Words(logging.Formatter):
