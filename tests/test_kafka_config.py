@@ -492,6 +492,11 @@ def test_secrets_are_in_no_log(folder):
             assert secret not in told
 
 
+def test_logins_in_addresses_are_secrets():
+    text = SMALL.replace('"/nowhere"', '"s3://key:hunter2@bucket/state"')
+    assert loads(text).secrets == {"key:hunter2"}
+
+
 def test_what_check_prints_holds_no_secret(folder):
     (folder / "theft.toml").write_text(WHOLE)
     for more in ([], ["--json"]):

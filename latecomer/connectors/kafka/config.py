@@ -57,6 +57,8 @@ TYPES: dict[ColumnType, pa.DataType] = {
 _CLIENT = logging.getLogger("latecomer.kafka.client")
 #: Names of settings that are secrets, however they are given.
 _SECRET = re.compile(r"password|secret|token|\.pem$|user\.info$")
+#: The login in an address.
+_LOGIN = re.compile(r"://([^/@\s]+)@")
 
 
 class Pipeline(Table):
@@ -216,8 +218,10 @@ class Pipeline(Table):
         found: set[str] = set()
         for path, setting in self.settings():
             found.update(setting.secrets)
+            value = setting.reveal()
+            found.update(_LOGIN.findall(value))
             if _SECRET.search(path[-1]):
-                found.add(setting.reveal())
+                found.add(value)
         return frozenset(found)
 
     def settings(self) -> Iterator[tuple[tuple[str, ...], Setting]]:
