@@ -1,0 +1,332 @@
+"""Kafka pipelines under test: a scenario of events with everything that can be wrong with them, the members that run
+it as processes of their own, and the verdict of the oracle on what a reader of committed messages finds."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from zlib import crc32
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+import latecomer as lc
+from latecomer.connectors.kafka.config import loads
+from tests import oracle
+
+ROOT = Path(__file__).parent.parent
+MINUTE = 60_000
+DAY = 1440 * MINUTE
+
+QUERY = "PATTERN SEQ(A a, !B b, C c) WHERE [k] AND c.x >= a.x WITHIN 10 minutes RETURN a.k AS k, c.x - a.x AS more"
+
+PIPELINE = """
+name = "{name}"
+guarantee = "{guarantee}"
+transaction = "20 ms"
+{top}
+[kafka]
+brokers = "{brokers}"
+"session.timeout.ms" = 1000
+"heartbeat.interval.ms" = 200
+"reconnect.backoff.max.ms" = 200
+[kafka.producer]
+"transaction.timeout.ms" = 2000
+[columns]
+k = "text"
+x = "float"
+[[input]]
+topic = [{topics}]
+format = "json"
+type = "kind"
+time = "at"
+id = "id"
+{input}
+[[query]]
+name = "{query}"
+text = "{text}"
+level = "{level}"
+[output]
+changes = "{changes}"
+matches = "{matches}"
+late = "{late}"
+dead_letters = "{dead}"
+[state]
+uri = "{state}"
+interval = "100 ms"
+[limits]
+batch = 100
+max_message = 2000
+{more}
+"""
+
+
+@dataclass
+class Scenario:
+    """Topics, the pipeline's file, and what has been sent so far."""
+
+    kafka: object
+    folder: Path
+    partitions: int = 4
+    topics: int = 1
+    level: str = "aggressive(max_delay = 3 days)"
+    text: str = QUERY
+    guarantee: str = "exactly-once"
+    key: str = 'key = ["k"]'
+    input: str = ""
+    top: str = ""
+    more: str = ""
+    seed: int = 0
+    sent: list = field(default_factory=list)  # (topic, partition, event or None for poison, reason)
+
+    def __post_init__(self):
+        self.name = f"p{uuid.uuid4().hex[:8]}"
+        self.inputs = [self.kafka.topic(partitions=self.partitions) for _ in range(self.topics)]
+        self.changes, self.late, self.dead = (self.kafka.topic(partitions=2) for _ in range(3))
+        self.matches = self.kafka.topic(partitions=2, **{"cleanup.policy": "compact"})
+        self.rng = random.Random(self.seed)
+        self.now = 20 * DAY
+        self.file = self.folder / f"{self.name}.toml"
+        self.file.write_text(
+            PIPELINE.format(
+                name=self.name, guarantee=self.guarantee, top=self.top, brokers=self.kafka.bootstrap,
+                topics=", ".join(f'"{t}"' for t in self.inputs), input=f"{self.key}\n{self.input}", query="q",
+                text=self.text, level=self.level, changes=self.changes, matches=self.matches, late=self.late,
+                dead=self.dead, state=self.folder / f"{self.name}-state", more=self.more,
+            )
+        )  # fmt: skip
+        self.pipeline = loads(self.file.read_text())
+        self.producer = Producer({"bootstrap.servers": self.kafka.bootstrap, "linger.ms": 1, "log_level": 0})
+
+    # --- events ------------------------------------------------------------------------------------------------------
+
+    def send(self, count, keys=40, poison=0.01, disorder=3 * DAY, beyond=0.0):
+        """Send so many messages: events that are late by up to ``disorder``, some beyond, some twice, some poison."""
+        for _ in range(count):
+            self.now += self.rng.randrange(2000)
+            key = f"k{self.rng.randrange(keys)}"
+            late = self.rng.random() < 0.2
+            delay = int(disorder * self.rng.random() ** 4 * 0.99) if late else 0
+            if self.rng.random() < beyond:
+                delay = disorder + 10 * MINUTE + self.rng.randrange(DAY)
+            number = len(self.sent)
+            event = {
+                "id": f"e{number}", "kind": self.rng.choice("AABCC"), "at": self.now - delay, "k": key,
+                "x": round(self.rng.random() * 3, 1), "nonsense": {"deep": [1, None]},
+            }  # fmt: skip
+            if self.rng.random() < 0.01 and self.sent and self.sent[-1][2] is not None:
+                event = self.sent[-1][2]
+            reason = None
+            value = json.dumps(event).encode()
+            if self.rng.random() < poison:
+                reason, value = self._spoil(event)
+            self._produce(event["k"], value, event if reason is None else None, reason)
+        self.flush()
+
+    def finish(self):
+        """Events far in the future, one per partition, so that every clock passes all that came before."""
+        for topic in self.inputs:
+            for partition in range(self.partitions):
+                event = {"id": f"end-{topic}-{partition}", "kind": "A", "at": self.now + 30 * DAY, "k": "end", "x": 0.0}
+                self.producer.produce(topic, json.dumps(event).encode(), b"end", partition)
+                self.sent.append((topic, partition, event, None))
+        self.flush()
+
+    def flush(self):
+        assert self.producer.flush(60) == 0
+
+    def _produce(self, key, value, event, reason):
+        number = crc32(key.encode())
+        topic, partition = self.inputs[number // 97 % len(self.inputs)], number % self.partitions
+        self.producer.produce(topic, value, key.encode(), partition, headers=[("trace", b"\xff\0")])
+        self.producer.poll(0)
+        self.sent.append((topic, partition, event, (reason, value) if reason else None))
+
+    def _spoil(self, event):
+        return self.rng.choice(
+            [
+                ("unreadable", b'{"id": "e'),
+                ("null_payload", None),
+                ("bad_timestamp", json.dumps({**event, "at": "soon"}).encode()),
+                ("bad_timestamp", json.dumps({**event, "at": None}).encode()),
+                ("bad_value", json.dumps({**event, "x": "much"}).encode()),
+                ("unknown_type", json.dumps({**event, "kind": 7}).encode()),
+                ("oversized", json.dumps({**event, "nonsense": "x" * 3000}).encode()),
+            ]
+        )
+
+    # --- verdict -----------------------------------------------------------------------------------------------------
+
+    def expected(self):
+        """Matches by the oracle, late ids by embedded runtimes, and dead letters, of what was sent."""
+        pipeline = self.pipeline
+        query = pipeline.queries[0]
+        late, admitted = set(), {}
+        for partition in range(self.partitions):
+            for topic in self.inputs:
+                rows = [
+                    {"type": e["kind"], "ts": e["at"], "id": e["id"], "k": e["k"], "x": e["x"]}
+                    for t, p, e, _ in self.sent
+                    if (t, p) == (topic, partition) and e is not None
+                ]
+                if not rows:
+                    continue
+                found = lc.Runtime(pipeline.stream, [query]).process(rows).late.to_pylist()
+                late |= {row["late_id"] for row in found}
+                gone = {row["id"] for row in found if row["reason"].startswith("after_")}
+                for row in rows:
+                    if row["id"] not in gone:
+                        admitted.setdefault(row["k"], {})[row["id"]] = row
+        matches = set()
+        for events in admitted.values():
+            matches |= {ids for ids in map(tuple, oracle.matches(query.plan, list(events.values()), "ms"))}
+        dead = Counter((reason[0], reason[1]) for *_, reason in self.sent if reason)
+        return matches, late, dead
+
+    def check(self, late=True):
+        """Nothing missing, nothing twice, for a reader of committed messages."""
+        matches, late_ids, dead = self.expected()
+        alive, told = {}, Counter()
+        for message in self.read(self.changes):
+            change = json.loads(message.value())
+            assert message.key().decode() == change["match_id"]
+            before = alive.get(change["match_id"])
+            told[change["op"]] += 1
+            if change["op"] == "insert":
+                assert before is None, f"inserted twice: {change}"
+                alive[change["match_id"]] = tuple(change["events"])
+            else:
+                assert before is not None, f"deleted, but not there: {change}"
+                alive[change["match_id"]] = None
+        assert_same({ids for ids in alive.values() if ids}, matches)
+        held = {}
+        for message in self.read(self.matches):
+            held[message.key()] = message.value()
+        current = {tuple(json.loads(value)["events"]) for value in held.values() if value is not None}
+        assert_same(current, matches)
+        if late:
+            found = [message.key().decode() for message in self.read(self.late)]
+            assert len(found) == len(set(found)), "a late row came twice"
+            assert_same(set(found), late_ids)
+        letters = self.read(self.dead)
+        assert Counter((header(m, "reason"), m.value()) for m in letters) == dead
+        places = [(header(m, "topic"), header(m, "partition"), header(m, "offset")) for m in letters]
+        assert len(set(places)) == len(places)
+        assert all(("trace", b"\xff\0") in m.headers() for m in letters)
+        return told
+
+    def check_at_least_once(self):
+        """Nothing missing, and what came twice changes nothing for a reader that goes by the keys."""
+        matches, late_ids, dead = self.expected()
+        for topic in (self.changes, self.matches):
+            last = {}
+            for message in self.read(topic):
+                value = None if message.value() is None else json.loads(message.value())
+                gone = value is None or value.get("op") == "delete"
+                last[message.key()] = None if gone else tuple(value["events"])
+            assert_same({ids for ids in last.values() if ids}, matches)
+        assert_same({message.key().decode() for message in self.read(self.late)}, late_ids)
+        letters = {(header(m, "topic"), header(m, "partition"), header(m, "offset")): m for m in self.read(self.dead)}
+        assert Counter((header(m, "reason"), m.value()) for m in letters.values()) == dead
+
+    def read(self, topic, isolation="read_committed"):
+        """All messages of a topic that such a reader sees, partition by partition."""
+        config = {"bootstrap.servers": self.kafka.bootstrap, "group.id": uuid.uuid4().hex, "log_level": 0}
+        consumer = Consumer({**config, "isolation.level": isolation, "enable.partition.eof": True})
+        try:
+            parts = sorted(consumer.list_topics(topic, 10).topics[topic].partitions)
+            consumer.assign([TopicPartition(topic, p, 0) for p in parts])
+            found, ended, until = [], set(), time.monotonic() + 30
+            while len(ended) < len(parts) and time.monotonic() < until:
+                for message in consumer.consume(1000, 0.2):
+                    if message.error() is None:
+                        found.append(message)
+                    else:
+                        ended.add(message.partition())
+            assert len(ended) == len(parts), f"{topic}: no end within 30 s, a transaction may have been left open"
+            return found
+        finally:
+            consumer.close()
+
+    def committed(self):
+        """How many of the sent messages are behind the group's committed offsets, and how many were sent."""
+        config = {"bootstrap.servers": self.kafka.bootstrap, "group.id": self.name, "log_level": 0}
+        consumer = Consumer(config)
+        try:
+            parts = [TopicPartition(t, p) for t in self.inputs for p in range(self.partitions)]
+            done = sum(max(part.offset, 0) for part in consumer.committed(parts, 10))
+            return done, len(self.sent)
+        finally:
+            consumer.close()
+
+    def drain(self, seconds=60, members=()):
+        """Wait until all that was sent is committed."""
+        until = time.monotonic() + seconds
+        while True:
+            done, sent = self.committed()
+            if done == sent:
+                return
+            for member in members:
+                assert member.running, member.said()
+            assert time.monotonic() < until, f"{done} of {sent} messages are committed after {seconds} s"
+            time.sleep(0.1)
+
+
+def header(message, name):
+    return next(value.decode() for key, value in message.headers() if key == f"latecomer.{name}")
+
+
+def assert_same(found, wanted):
+    missing, surplus = sorted(wanted - found)[:5], sorted(found - wanted)[:5]
+    assert found == wanted, f"{len(found)} found, {len(wanted)} wanted, missing {missing}, surplus {surplus}"
+
+
+class Member:
+    """A process that runs the pipeline; it dies with its parent."""
+
+    def __init__(self, scenario, *, die=""):
+        self.log = scenario.folder / f"member-{uuid.uuid4().hex[:8]}.log"
+        self._out = self.log.open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.kafka_member", str(scenario.file), str(os.getpid()), die],
+            cwd=ROOT, stdout=self._out, stderr=self._out, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.running:
+            self.process.kill()
+        self.process.wait()
+        self._out.close()
+
+    @property
+    def running(self):
+        return self.process.poll() is None
+
+    def said(self):
+        return self.log.read_text()[-3000:]
+
+    def wait_for(self, text, seconds=30, times=1):
+        """Wait until its log has a line with this text."""
+        until = time.monotonic() + seconds
+        while self.log.read_text().count(text) < times:
+            assert self.running, self.said()
+            assert time.monotonic() < until, f"no {text!r} within {seconds} s: {self.said()}"
+            time.sleep(0.02)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        """Ask it to end, and see that it does so in order."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(30) == 0, self.said()

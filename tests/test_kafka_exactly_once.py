@@ -1,0 +1,155 @@
+"""Exactly once on a real broker: whatever is killed, stopped or frozen, a reader of committed messages finds each match,
+late row and dead letter once, as the oracle says. Every scenario has 1 % poison and events that are late by up to three
+days. ``LATECOMER_KAFKA_KILLS`` says how often the member is killed at random."""
+
+import os
+import random
+import signal
+import threading
+import time
+
+import pytest
+
+from tests.kafka_pipelines import Member, Scenario
+
+KILLS = int(os.environ.get("LATECOMER_KAFKA_KILLS", "10"))
+
+
+class Feeding:
+    """Sends messages in the background for as long as something is done to the members."""
+
+    def __init__(self, scenario, rate=1500):
+        self._scenario, self._rate = scenario, rate
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._end.set()
+        self._thread.join()
+
+    def _run(self):
+        while not self._end.is_set():
+            self._scenario.send(self._rate // 50, beyond=0.005)
+            self._end.wait(0.02)
+
+
+def run_to_the_end(scenario, **more):
+    """Let a member do what is left, and compare."""
+    scenario.finish()
+    with Member(scenario) as member:
+        scenario.drain(members=[member])
+        member.stop()
+    return scenario.check(**more)
+
+
+def test_poison_and_three_days_of_disorder(kafka, tmp_path):
+    scenario = Scenario(kafka, tmp_path)
+    scenario.send(6000, beyond=0.01)
+    told = run_to_the_end(scenario)
+    assert told["insert"] > 300 and told["delete"] > 0  # corrections are among what was compared
+    assert len(scenario.read(scenario.late)) > 10 and len(scenario.read(scenario.dead)) > 30
+
+
+@pytest.mark.parametrize(
+    "die", ["write:40", "before-version:3", "after-version:3", "after-offsets:6", "after-offsets:7", "after-commit:3"]
+)
+def test_death_at_each_step_of_a_commit(kafka, tmp_path, die):
+    scenario = Scenario(kafka, tmp_path, partitions=2, top='instance = "one"')
+    scenario.send(1500)
+    with Member(scenario, die=die) as member:
+        member.wait_for("opened")
+        scenario.send(500)
+        assert member.process.wait(30) == -signal.SIGKILL, member.said()
+    assert scenario.committed()[0] < scenario.committed()[1]
+    run_to_the_end(scenario)
+
+
+def kill_at_random(scenario, kills):
+    rng = random.Random(kills)
+    with Feeding(scenario):
+        for _ in range(kills):
+            with Member(scenario) as member:
+                member.wait_for("opened", times=scenario.partitions)
+                time.sleep(rng.random() * 0.4)
+                member.kill()
+    told = run_to_the_end(scenario)
+    assert told["insert"] > 100
+
+
+def test_killed_at_random(kafka, tmp_path):
+    kill_at_random(Scenario(kafka, tmp_path, partitions=2, top='instance = "one"'), KILLS)
+
+
+def test_members_join_and_leave(kafka, tmp_path):
+    scenario = Scenario(kafka, tmp_path, partitions=4)
+    with Feeding(scenario), Member(scenario) as one:
+        one.wait_for("opened", times=4)
+        with Member(scenario) as two:
+            two.wait_for("opened", times=2)
+            time.sleep(0.3)
+            with Member(scenario) as three:
+                three.wait_for("opened")
+                time.sleep(0.3)
+                two.stop()
+                time.sleep(0.3)
+                three.kill()
+            one.wait_for("opened", times=8)
+        one.stop()
+    run_to_the_end(scenario)
+
+
+def test_a_frozen_member_wakes_up_as_a_zombie(kafka, tmp_path):
+    scenario = Scenario(kafka, tmp_path, partitions=2)
+    with Feeding(scenario), Member(scenario) as zombie:
+        zombie.wait_for("opened", times=2)
+        time.sleep(0.5)
+        zombie.process.send_signal(signal.SIGSTOP)
+        with Member(scenario) as other:
+            other.wait_for("opened", times=2)
+            time.sleep(0.5)
+            zombie.process.send_signal(signal.SIGCONT)
+            zombie.wait_for("opened", times=3)  # it is back as an ordinary member
+            time.sleep(0.5)
+            other.stop()
+        zombie.stop()
+    run_to_the_end(scenario)
+
+
+def test_the_broker_stops_and_starts(own_kafka, tmp_path):
+    scenario = Scenario(own_kafka, tmp_path, partitions=2)
+    scenario.send(1000)
+    with Member(scenario) as member:
+        member.wait_for("opened", times=2)
+        scenario.send(500)
+        own_kafka.stop()
+        time.sleep(0.5)
+        own_kafka.start()
+        scenario.send(500)
+        own_kafka.kill()
+        own_kafka.start()
+        scenario.send(500)
+        scenario.finish()
+        scenario.drain(members=[member])
+        member.stop()
+    scenario.check()
+
+
+def test_at_least_once(kafka, tmp_path):
+    """Without transactions things may come twice, but under the same keys: what holds in the end is the same."""
+    scenario = Scenario(kafka, tmp_path, partitions=2, guarantee="at-least-once")
+    rng = random.Random(3)
+    with Feeding(scenario):
+        for _ in range(3):
+            with Member(scenario) as member:
+                member.wait_for("opened", times=2)
+                time.sleep(0.2 + rng.random() * 0.3)
+                member.kill()
+    scenario.finish()
+    with Member(scenario) as member:
+        scenario.drain(members=[member])
+        member.stop()
+    scenario.check_at_least_once()
