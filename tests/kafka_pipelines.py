@@ -185,7 +185,7 @@ class Scenario:
                         admitted.setdefault(row["k"], {})[row["id"]] = row
         matches = set()
         for events in admitted.values():
-            matches |= {ids for ids in map(tuple, oracle.matches(query.plan, list(events.values()), "ms"))}
+            matches |= set(map(tuple, oracle.matches(query.plan, list(events.values()), "ms")))
         dead = Counter((reason[0], reason[1]) for *_, reason in self.sent if reason)
         return matches, late, dead
 

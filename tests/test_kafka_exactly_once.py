@@ -1,6 +1,6 @@
-"""Exactly once on a real broker: whatever is killed, stopped or frozen, a reader of committed messages finds each match,
-late row and dead letter once, as the oracle says. Every scenario has 1 % poison and events that are late by up to three
-days. ``LATECOMER_KAFKA_KILLS`` says how often the member is killed at random."""
+"""Exactly once on a real broker: whatever is killed, stopped or frozen, a reader of committed messages finds each
+match, late row and dead letter once, as the oracle says. Every scenario has 1 % poison and events that are late by up
+to three days. ``LATECOMER_KAFKA_KILLS`` says how often the member is killed at random."""
 
 import os
 import random
