@@ -10,7 +10,7 @@ recording and the same cuts give the same verdict on every machine.
     taken back   deletions as a share of insertions
     wait         for each match in the net output: from the arrival of its last event to its own leaving, in time of
                  arrival; matches that leave only because the stream ends are left out
-    peak         the most events, and bytes, that were held after any of the batches looked at
+    peak         the most events in stores and sort buffers, and the most bytes, after any of the batches looked at
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ def replay(
             take(out.changes, out.late, batch)
         if batch % every == 0:
             held = runtime.explain()
-            peak_events, peak_bytes = max(peak_events, held["events"]), max(peak_bytes, held["bytes"])
+            [query] = held["queries"].values()
+            peak_events = max(peak_events, query.get("stored", 0) + query["buffered"])
+            peak_bytes = max(peak_bytes, held["bytes"])
     out = runtime.finish()
     take(out.changes, out.late, batches)
     changes = pa.concat_tables(given).combine_chunks() if given else out.changes.select(["op", "match_id", "events"])

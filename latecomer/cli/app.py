@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
+from latecomer.cli.advise import advise
 from latecomer.cli.check import check
 from latecomer.cli.demo import demo
 from latecomer.cli.explain import explain
@@ -64,6 +65,7 @@ app = typer.Typer(
 app.command()(check)
 app.command()(run)
 app.command()(explain)
+app.command()(advise)
 app.command()(demo)
 
 

@@ -1,0 +1,126 @@
+"""``latecomer advise``: what a recorded sample says of lateness, and which level to choose, as one HTML page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from latecomer.cli.inputs import (
+    ColumnsOption,
+    JsonOption,
+    TsOption,
+    TypeOption,
+    UnitOption,
+    check_columns,
+    read_columns,
+    read_queries,
+    read_query_text,
+)
+from latecomer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from latecomer.advise import Advice
+
+#: Any level serves to read a query whose own does not count.
+_ANY = "conservative"
+
+
+def advise(
+    sample: Annotated[
+        Path, typer.Argument(metavar="SAMPLE", help="Recorded events: .parquet, .csv, .tsv or .jsonl (text also .gz).")
+    ],
+    query: Annotated[
+        list[str] | None,
+        typer.Option("--query", "-q", metavar="QUERY", help="A query to try: its text or a file; may be repeated."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where the page goes; else SAMPLE-advice.html, here."),
+    ] = None,
+    arrival: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="Column that says when each event arrived; else rows arrived as the file has them."
+        ),
+    ] = None,
+    type_: TypeOption = "type",
+    ts: TsOption = "ts",
+    id_: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Column of the event ids.")] = None,
+    source: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the events' sources.")] = None,
+    unit: UnitOption = None,
+    column: ColumnsOption = None,
+    recall: Annotated[
+        float, typer.Option(min=0.5, max=1.0, help="The least share of the matches that a level must find.")
+    ] = 0.99,
+    wrong: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="The largest share of alarms that may be wrong until they are taken back."),
+    ] = 0.05,
+    rows: Annotated[
+        int, typer.Option(min=1_000, help="Read at most about so many rows, spread evenly over a larger file.")
+    ] = 1_000_000,
+    as_json: JsonOption = False,
+) -> None:
+    """Say how late the events of a sample are, which promises would have held, and what each level would cost.
+
+    Writes one HTML page that needs nothing else, and with --json prints its figures.
+
+    Example:
+
+    [bold]latecomer advise events.parquet --ts event_time --arrival received --source device -q theft.query[/bold]
+    """
+    from latecomer.advise import advise as judge
+    from latecomer.advise import take, thin
+    from latecomer.advise.sample import STRETCH
+    from latecomer.connectors.files import open_events
+    from latecomer.stream import Stream
+
+    target = output if output is not None else Path(f"{sample.name.split('.')[0]}-advice.html")
+    if target.resolve() == sample.resolve():
+        raise ConfigError(f"{str(target)!r} is the sample itself: name another file with --output")
+    queries = read_queries(query or [], _ANY)
+    own = [q.name for q, text in zip(queries, query or [], strict=True) if _has_level(text)]
+    events = open_events(sample, time=ts, text=(type_,), types=read_columns(column))
+    stream = Stream(type=type_, ts=ts, id=id_, source=source, unit=unit)
+    check_columns(queries, stream, sample, events.schema)
+    with Console(stderr=True, quiet=as_json).status("Reading") as status:
+        kept = thin(events.chunks(STRETCH), rows)
+        status.update("Measuring, and replaying the queries")
+        advice = judge(
+            take(kept, stream, name=sample.name, arrival=arrival), queries, own=own, recall=recall, wrong=wrong
+        )
+        target.write_text(advice.html(), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(advice.as_dict() | {"page": str(target)}, indent=2, ensure_ascii=False))
+    else:
+        _show(advice, target)
+
+
+def _has_level(text: str) -> bool:
+    """Whether a query ends with CONSISTENCY."""
+    from latecomer.query.parse import parse
+
+    return parse(read_query_text(text)[0]).level is not None
+
+
+def _show(advice: Advice, target: Path) -> None:
+    """The gist, on a terminal."""
+    from latecomer.advise.page import headlines
+
+    page = Console()
+    for sentence in headlines(advice):
+        page.print(sentence, highlight=False, markup=False)
+    for trial, said in advice.trials:
+        page.print(f"\n{trial.query.name}: {said.why}", highlight=False, markup=False)
+        for choice in said.choices:
+            page.print(f"  {choice.when}: {choice.point.clause}", highlight=False, markup=False)
+            if choice.point.promises:
+                page.print(f"    Stream(…, promises=[{choice.point.promises}])", highlight=False, markup=False)
+            page.print(f"    {choice.means}", highlight=False, markup=False)
+    for limit in advice.sample.limits:
+        page.print(f"\n{limit}", highlight=False, markup=False)
+    page.print(f"\nThe page is {target}", highlight=False, markup=False)
