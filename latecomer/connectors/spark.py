@@ -16,6 +16,7 @@ A batch that Spark runs again therefore starts from the same state, gives the sa
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,8 @@ import numpy as np
 import pyarrow as pa
 
 from latecomer.connectors import spark_cells, spark_detect, spark_keys
-from latecomer.connectors.sinks import Sink, SinkFunction, as_sink
+from latecomer.connectors.sinks import Sink, SinkFunction, as_sink, deliver
+from latecomer.connectors.spark_progress import Progress, Show, summed
 from latecomer.connectors.spark_tag import Tag
 from latecomer.connectors.versions import Version, VersionStore
 from latecomer.consistency.levels import KSlack
@@ -36,6 +38,10 @@ from latecomer.units import Duration, DurationLike
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+
+#: Micro-batches whose progress stays known, for listeners that come later than the batch.
+_REMEMBERED = 16
 
 
 class PatternSink:
@@ -54,10 +60,12 @@ class PatternSink:
         arrival: a column that orders the rows of a micro-batch (an offset, an ingest time). Without one the order is
             taken to be that of Spark's input partitions, and within one that of its rows (see ``docs/spark.md``).
         step: take a micro-batch in steps of this much arrival time (a duration; needs an arrival column of whole
-        numbers in
-            the stream's unit, or of timestamps), so that a batch that catches up on much time gives the same log of
-            answers and corrections as if it had come in batches of that length. The net result is the same with and
-            without.
+            numbers in the stream's unit, or of timestamps), so that a batch that catches up on much time gives the same
+            log of answers and corrections as if it had come in batches of that length. The net result is the same with
+            and without.
+        progress: who is told of each micro-batch, when its sinks have it: functions of a
+            :class:`~latecomer.connectors.spark_progress.Progress`, like ``LiveLine()`` and
+            ``PrometheusProgress("job")`` from there.
 
     Raises ConfigError for options that make no sense; in a batch SchemaError for missing columns, and StateError for a
     state folder that was made with other queries, another stream mapping or another number of buckets.
@@ -80,6 +88,7 @@ class PatternSink:
         key: Sequence[str] | str | None = None,
         arrival: str | None = None,
         step: DurationLike | None = None,
+        progress: Show | Sequence[Show] = (),
     ) -> None:
         _need_spark()
         if not isinstance(stream, Stream):
@@ -110,6 +119,10 @@ class PatternSink:
         if self.step is not None and self.step.amount == 0:
             raise ConfigError(f"step={step!r}: a length of time above 0 is needed, like '15 minutes'")
         self.sinks = [as_sink(s) for s in (sinks if isinstance(sinks, (list, tuple)) else (sinks,))]
+        self._shows = (progress,) if callable(progress) else tuple(progress)
+        if not all(callable(show) for show in self._shows):
+            raise ConfigError(f"progress={progress!r}: functions of a Progress are needed, like [LiveLine()]")
+        self._progress: dict[int, Progress] = {}
         self._store = VersionStore(state)
         self._opened: str | None = None
         self._checked: tuple[StructType, pa.Schema, bytes] | None = None
@@ -118,6 +131,7 @@ class PatternSink:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Take in one micro-batch; this is what ``foreachBatch`` calls."""
+        began = time.perf_counter()
         spark = batch.sparkSession
         job = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         before = self._store.before(batch_id, self._settings(), job)
@@ -131,7 +145,8 @@ class PatternSink:
         bucket = spark_keys.bucket_column(self.key, self.buckets, batch.schema)
         cells = batch.withColumn(spark_cells.BUCKET, bucket).mapInArrow(tag, spark_cells.CELL_SCHEMA)
         step = self._step_units(schema)
-        self._run(cells.union(_controls(spark, self.buckets)), batch_id, before, job, fresh=fresh, step=step)
+        cells = cells.union(_controls(spark, self.buckets))
+        self._run(cells, batch_id, before, job, began, fresh=fresh, step=step)
 
     def finish(self, spark: SparkSession) -> None:
         """Declare the stream complete, after its query has ended: what still waits is decided, and goes to the sinks.
@@ -139,16 +154,19 @@ class PatternSink:
         Counts as the batch after the last one, and may be called again. A stream that was finished cannot go on: the
         state folder refuses further batches.
         """
+        began = time.perf_counter()
         done = self._store.batches()
         if not done:
             raise StateError(f"there is nothing to finish: the state folder {self._store.uri!r} has no version yet")
         last = self._store.read(done[-1])
         batch_id = last.batch if last.finished else last.batch + 1
         before = self._store.before(batch_id, self._settings(), last.job, finish=True)
-        self._run(_controls(spark, self.buckets), batch_id, before, last.job, finish=True)
+        self._run(_controls(spark, self.buckets), batch_id, before, last.job, began, finish=True)
 
     def explain(self) -> dict[str, Any]:
-        """How the stream is split and how far it has come: key, buckets, last version, the stream's clock."""
+        """How the stream is split and how far it has come: key, buckets, last version, the stream's clock; and of the
+        last micro-batch of this process the buckets that carry most (``load``, see ``Progress.shares``) and those that
+        carry far more than the others (``hot``)."""
         done = self._store.batches()
         last = self._store.read(done[-1]) if done else None
         return {
@@ -159,7 +177,18 @@ class PatternSink:
             "batch": last.batch if last else None,
             "clock": last.clock if last else None,
             "finished": bool(last and last.finished),
+            "load": self.progress.shares()[:10] if self.progress else [],
+            "hot": self.progress.hot() if self.progress else [],
         }
+
+    @property
+    def progress(self) -> Progress | None:
+        """What the last micro-batch of this process brought; None before the first."""
+        return self._progress[max(self._progress)] if self._progress else None
+
+    def progress_of(self, batch: int) -> Progress | None:
+        """What one of the last micro-batches brought; None when that is not known."""
+        return self._progress.get(batch)
 
     def close(self) -> None:
         """Close the sinks, when nothing more is to come."""
@@ -174,6 +203,7 @@ class PatternSink:
         batch_id: int,
         before: Version | None,
         job: str | None,
+        began: float,
         *,
         fresh: bytes = b"",
         step: int | None = None,
@@ -189,6 +219,7 @@ class PatternSink:
             arrival=self.arrival,
             step=step,
             finish=finish,
+            key=self.key,
         )
         found = self._to_partitions(cells).mapInArrow(detect, spark_detect.RESULT_SCHEMA)
         result = spark_detect.gather(found.toArrow())
@@ -204,8 +235,11 @@ class PatternSink:
             if self._opened != name:
                 sink.open(name)
         self._opened = name
-        for sink in self.sinks:
-            sink.apply(batch_id, changes, result.late)
+        deliver(self.sinks, batch_id, changes, result.late)
+        progress = summed(batch_id, time.perf_counter() - began, result.loads)
+        self._progress = {n: p for n, p in self._progress.items() if n > batch_id - _REMEMBERED} | {batch_id: progress}
+        for show in self._shows:
+            show(progress)
 
     def _in_order(self, changes: pa.Table) -> pa.Table:
         """Changes with those of each K-slack query in order of completion, as within a bucket."""

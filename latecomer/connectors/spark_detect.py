@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.connectors.spark_cells import CLOCK, NO_CLOCK, Ints, pack, unpack, unpack_cells
+from latecomer.connectors.spark_progress import Meter
 from latecomer.connectors.versions import VersionStore
 from latecomer.runtime import Output, Runtime
 from latecomer.stream import Stream
@@ -39,6 +41,7 @@ class Detect:
         arrival: the column that orders rows, if any.
         step: how much of that column the engine takes in at once; None: the whole batch.
         finish: whether the stream ends here.
+        key: the attributes that decide the bucket.
     """
 
     store: VersionStore
@@ -49,6 +52,7 @@ class Detect:
     arrival: str | None
     step: int | None
     finish: bool
+    key: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         cells = [b for b in batches if b.num_rows]
@@ -64,18 +68,21 @@ class Detect:
     def _bucket(self, bucket: int, cells: pa.Table) -> Iterator[pa.RecordBatch]:
         name = self.files.get(bucket)
         runtime = Runtime.restore(self.fresh if name is None else self.store.get(name))
+        meter = Meter(runtime)
+        rows, clock = unpack_cells(cells, self.arrival)
         changes, late = _Parcel(bucket, "changes"), _Parcel(bucket, "late")
-        for output in self._outputs(runtime, cells):
+        for output in self._outputs(runtime, rows, clock):
             yield from changes.add(output.changes)
             yield from late.add(output.late)
         yield from changes.rest()
         yield from late.rest()
-        report = {"file": self.store.put(self.batch, bucket, runtime.snapshot()), "clock": runtime.clock}
+        state = runtime.snapshot()
+        name = self.store.put(self.batch, bucket, state)
+        report = {"file": name, "clock": runtime.clock, "load": meter.report(rows, self.key, len(state))}
         yield _result(bucket, 0, "state", json.dumps(report).encode())
 
-    def _outputs(self, runtime: Runtime, cells: pa.Table) -> Iterator[Output]:
+    def _outputs(self, runtime: Runtime, rows: pa.Table | None, clock: int | None) -> Iterator[Output]:
         """What the engine says, piece by piece, so that a batch with very many matches fits memory."""
-        rows, clock = unpack_cells(cells, self.arrival)
         # Where sources have clocks of their own there is one bucket, which sees them all.
         one_clock = self.stream.clock == "stream" and self.stream.quorum == 1
         if rows is not None:
@@ -124,18 +131,21 @@ class _Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What all buckets gave back: their changes and late rows in order of bucket, their new states, and the clock."""
+    """What all buckets gave back: their changes and late rows in order of bucket, their new states, the clock, and
+    what each bucket reports of its load."""
 
     changes: pa.Table
     late: pa.Table
     files: dict[int, str]
     clock: int | None
+    loads: dict[int, dict[str, Any]]
 
 
 def gather(table: pa.Table) -> Result:
     """Put together what Detect gave to the driver, in an order that does not depend on which task was first."""
     parts: dict[str, list[pa.Table]] = {"changes": [], "late": []}
     files: dict[int, str] = {}
+    loads: dict[int, dict[str, Any]] = {}
     clocks: list[int] = []
     ordered = table.sort_by([("bucket", "ascending"), ("seq", "ascending")])
     for bucket, kind, data in zip(ordered["bucket"], ordered["kind"], ordered["data"], strict=True):
@@ -143,11 +153,11 @@ def gather(table: pa.Table) -> Result:
             parts[kind.as_py()].append(unpack(data.as_buffer()))
             continue
         report = json.loads(data.as_py())
-        files[bucket.as_py()] = report["file"]
+        files[bucket.as_py()], loads[bucket.as_py()] = report["file"], report["load"]
         if report["clock"] is not None:
             clocks.append(report["clock"])
     changes, late = (pa.concat_tables(parts[kind]) for kind in ("changes", "late"))
-    return Result(changes, late, files, max(clocks, default=None))
+    return Result(changes, late, files, max(clocks, default=None), loads)
 
 
 def _result(bucket: int, seq: int, kind: str, data: bytes) -> pa.RecordBatch:
