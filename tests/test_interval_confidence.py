@@ -60,7 +60,7 @@ def block(question):
     sizes = [sizes_of(b - a + 1)[0] for a, b in zip(question.earliest, question.latest, strict=True)]
     assume(not spoiled[0])
     fields = question.events, question.own, question.earliest, question.latest, hits, question.scopes, question.window
-    return Block(*fields, tuple(map(int, sizes)))
+    return Block(*fields, tuple(map(int, sizes)), True)
 
 
 def by_hand(question):

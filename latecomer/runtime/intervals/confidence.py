@@ -6,6 +6,7 @@ Rules:
   ``Budget.steps`` the confidence is NaN, or an estimate with its error if sampling is allowed. Never silently.
 * The way, and the shape that a candidate is padded to, depend on the candidate alone, never on what else is asked:
   the same question has the same answer to the last bit.
+* Where no world is excluded the confidence is 1, and nothing is computed.
 * Ranges are tight: valid bounds where nothing may surely spoil, else what the evaluator finds possible.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -23,7 +25,7 @@ from latecomer.storage.columns import I64
 from latecomer.storage.store import Bools
 
 _BLOCK = 1 << 21  # numbers in the largest array of a block
-_FREE, _GRID, _CHAIN, _SAMPLE, _NONE = range(5)
+_FREE, _GRID, _CHAIN, _SAMPLE, _SURE, _COSTLY, _SPOILED = range(7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,58 +43,57 @@ class Budget:
     worlds: int = 0
 
 
-def sizes_of(lengths: I64) -> I64:
-    """Padded lengths: 1, 2, 3, 4, 6, 8, 12, 16, …; at most half as long again."""
-    power: I64 = 1 << np.frexp(np.maximum(lengths - 1, 0).astype(np.float64))[1].astype(np.int64)
+def sizes_of(lengths: I64, least: int = 1) -> I64:
+    """Padded lengths: 1, 2, 3, 4, 6, 8, 12, 16, …, from ``least`` on; at most half as long again."""
+    power: I64 = 1 << np.frexp(np.maximum(lengths - 1, least - 1).astype(np.float64))[1].astype(np.int64)
     shorter = power // 4 * 3
-    return np.where((lengths <= shorter) & (power >= 4), shorter, power)
+    return np.where((lengths <= shorter) & (power >= 4) & (shorter >= least), shorter, power)
 
 
 def confidence(question: Question, budget: Budget) -> Answer:
     """Answer for all candidates; their valid bounds must be possible."""
     m = len(question)
-    answer = Answer(
-        np.zeros(m), np.zeros(m), [e.copy() for e in question.earliest], [e.copy() for e in question.latest]
-    )
+    earliest, latest = ([e.copy() for e in side] for side in (question.earliest, question.latest))
+    answer = Answer(np.zeros(m), np.zeros(m), earliest, latest)
     hits, spoiled = question.sorted_out()
     if not m or spoiled.all():
         return answer
-    lengths = np.stack([last - first + 1 for first, last in zip(question.earliest, question.latest, strict=True)])
-    sizes = sizes_of(lengths)
-    way = _ways(question, hits, sizes, budget)
-    way[spoiled] = -1
-    order = np.lexsort((*sizes, way))
-    order = order[way[order] >= 0]
-    changes = (np.diff(way[order]) != 0) | (np.diff(sizes[:, order], axis=1) != 0).any(axis=0)
-    starts = np.concatenate([[0], changes.nonzero()[0] + 1, [len(order)]])
-    for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-        kind, shape = int(way[order[start]]), tuple(sizes[:, order[start]].tolist())
-        if kind == _NONE:
-            answer.confidence[order[start:end]] = np.nan
-            continue
+    ways = _Ways(question, hits, budget)
+    ways.kind[spoiled] = _SPOILED
+    answer.confidence[ways.kind == _SURE] = 1.0
+    answer.confidence[ways.kind == _COSTLY] = np.nan
+    sizes = ways.sizes
+    order = np.lexsort((*sizes, ways.carry, ways.kind))
+    order = order[ways.kind[order] < _SURE]
+    if not len(order):
+        return answer
+    changes = (np.diff(ways.kind[order]) != 0) | (np.diff(ways.carry[order].astype(np.int8)) != 0)
+    changes |= (np.diff(sizes[:, order], axis=1) != 0).any(axis=0)
+    starts = [0, *(changes.nonzero()[0] + 1).tolist(), len(order)]
+    for start, end in pairwise(starts):
+        first = order[start]
+        kind, shape = int(ways.kind[first]), tuple(sizes[:, first].tolist())
         piece = max(_BLOCK // _width(kind, shape, budget), 1)
-        for first in range(start, end, piece):
-            at = np.sort(order[first : min(first + piece, end)])
-            _fill(answer, question, hits, at, kind, shape, budget)
+        for begin in range(start, end, piece):
+            at = np.sort(order[begin : min(begin + piece, end)])
+            _fill(answer, budget, kind, at, _block(question, hits, at, shape, bool(ways.carry[first])))
     return answer
 
 
-def _fill(
-    answer: Answer, question: Question, hits: Hits, at: I64, kind: int, shape: tuple[int, ...], budget: Budget
-) -> None:
-    place = np.full(len(question), -1)
-    place[at] = np.arange(len(at))
-    mine = hits.take((place.take(hits.owner) >= 0).nonzero()[0])
-    block = Block(
-        question.events,
-        [own.take(at) for own in question.own],
-        [e.take(at) for e in question.earliest],
-        [e.take(at) for e in question.latest],
-        Hits(place.take(mine.owner), mine.scope, mine.event),
-        question.scopes,
-        question.window,
-        shape,
-    )
+def _block(question: Question, hits: Hits, at: I64, shape: tuple[int, ...], carry: bool) -> Block:
+    """The candidates ``at`` (ascending) with their hits."""
+    mine = hits
+    if len(hits):
+        begin = hits.owner.searchsorted(at)
+        counts = hits.owner.searchsorted(at, "right") - begin
+        owner = np.arange(len(at)).repeat(counts)
+        mine = hits.take((begin - counts.cumsum() + counts).repeat(counts) + np.arange(len(owner)))
+        mine = Hits(owner, mine.scope, mine.event)
+    own, earliest, latest = ([c.take(at) for c in side] for side in (question.own, question.earliest, question.latest))
+    return Block(question.events, own, earliest, latest, mine, question.scopes, question.window, shape, carry)
+
+
+def _fill(answer: Answer, budget: Budget, kind: int, at: I64, block: Block) -> None:
     if kind == _SAMPLE:
         answer.confidence[at], weight = evaluators.sample(block, budget.worlds)
         answer.error[at] = weight * (0.5 / math.sqrt(budget.worlds))
@@ -103,8 +104,8 @@ def _fill(
     for j, chance in enumerate(chances or []):
         able = chance > 0
         answer.earliest[j][at] += able.argmax(axis=1)
-        last = shape[j] - 1 - able[:, ::-1].argmax(axis=1)
-        answer.latest[j][at] = np.where(able.any(axis=1), block.earliest[j] + last, block.latest[j])
+        last = block.earliest[j] + block.sizes[j] - 1 - able[:, ::-1].argmax(axis=1)
+        answer.latest[j][at] = np.where(able.any(axis=1), last, block.latest[j])
 
 
 def _width(kind: int, shape: tuple[int, ...], budget: Budget) -> int:
@@ -113,36 +114,42 @@ def _width(kind: int, shape: tuple[int, ...], budget: Budget) -> int:
         return math.prod(shape)
     if kind == _SAMPLE:
         return budget.worlds
-    return (
-        max(shape) ** 2
-        if kind == _CHAIN
-        else max(shape[0] * max(shape[1:-1]), *shape)
-        if len(shape) > 2
-        else max(shape)
-    )
+    return max(shape) ** 2 if kind == _CHAIN or len(shape) > 2 else max(shape)
 
 
-def _ways(question: Question, hits: Hits, sizes: I64, budget: Budget) -> I64:
-    """For each candidate the evaluator to use."""
-    m, n = len(question), len(question.own)
-    count = np.bincount(hits.owner, minlength=m)
-    gaps = np.zeros(m, bool)
-    for own in question.own:
-        gaps |= question.events.gaps.take(own)
-    size = sizes.astype(np.float64)
-    cuts = question.latest[-1] - question.earliest[0] > question.window
-    free = size.sum(axis=0) if n < 3 else np.where(cuts, size[0] * size[1:-1].sum(axis=0), size.sum(axis=0))
-    grid = size.prod(axis=0) * (1 + count)
-    way = np.where((count == 0) & ~gaps, _FREE, _GRID)
-    cost = np.where(way == _FREE, free, grid)
-    if n > 2:
-        shared, ended = _shared(question, hits)
-        pairs = (size[:-1] * size[1:]).sum(axis=0)
-        chain = pairs * (1 + count) + np.where(cuts | ended, size[0] * pairs, pairs)
-        better = (way == _GRID) & ~shared & (chain < grid)
-        way[better], cost[better] = _CHAIN, chain[better]
-    way[cost > budget.steps] = _SAMPLE if budget.worlds else _NONE
-    return way
+class _Ways:
+    """For each candidate the evaluator to use, whether the first time is carried along, and padded lengths (n, m)."""
+
+    def __init__(self, question: Question, hits: Hits, budget: Budget) -> None:
+        m, n, events = len(question), len(question.own), question.events
+        earliest, latest = np.stack(question.earliest), np.stack(question.latest)
+        count = np.bincount(hits.owner, minlength=m)
+        plain = count == 0
+        whole = np.ones(m, bool)  # no world is excluded
+        for j, own in enumerate(question.own):
+            plain &= ~events.gaps.take(own)
+            whole &= (earliest[j] == events.lower.take(own)) & (latest[j] == events.upper.take(own))
+            if j:
+                whole &= latest[j - 1] < earliest[j]
+        cuts = latest[-1] - earliest[0] > question.window
+        lengths = latest - earliest + 1
+        size = lengths.astype(np.float64)
+        free = size.sum(axis=0) if n < 3 else np.where(cuts, size[0], 1) * size[1:-1].sum(axis=0)
+        self.carry = cuts.copy()
+        self.kind = np.where(plain, _FREE, _GRID)
+        cost = np.where(plain, free, size.prod(axis=0) * (1 + count))
+        if n > 2:
+            shared, ended = _shared(question, hits)
+            pairs = (size[:-1] * size[1:]).sum(axis=0)
+            chain = pairs * (1 + count) + np.where(cuts | ended, size[0], 1) * pairs
+            better = ~plain & ~shared & (chain < cost)
+            self.kind[better], cost[better] = _CHAIN, chain[better]
+            self.carry |= ended
+        self.kind[cost > budget.steps] = _SAMPLE if budget.worlds else _COSTLY
+        self.kind[plain & whole & ~cuts] = _SURE
+        self.sizes = sizes_of(lengths, 16 if n < 3 else 4)
+        if n > 1:
+            self.sizes[-1, self.kind == _FREE] = 1  # the last component is not spread out
 
 
 def _shared(question: Question, hits: Hits) -> tuple[Bools, Bools]:

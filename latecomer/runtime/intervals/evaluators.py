@@ -31,7 +31,9 @@ _Number = TypeVar("_Number", np.int64, np.float64)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """c candidates with valid times padded to ``sizes``; hits refer to the block's own numbering of candidates."""
+    """c candidates with valid times padded to ``sizes``; hits refer to the block's own numbering of candidates, in
+    order of candidate and event. ``carry``: the first time matters to the last one, by the window or an end scope.
+    """
 
     events: Distributions
     own: list[I64]
@@ -41,6 +43,7 @@ class Block:
     scopes: Sequence[Scope]
     window: int
     sizes: tuple[int, ...]
+    carry: bool
 
     def __len__(self) -> int:
         return len(self.own[0])
@@ -85,8 +88,7 @@ def free(block: Block) -> Result:
         before, bound = start, start + window
         state = first
     else:
-        carry = bool((block.latest[-1] - block.earliest[0] > window).any())
-        if not carry:
+        if not block.carry:
             state = first
             for j in range(1, n - 1):
                 state = _prefix(block, state, j) * block.chances(j)
@@ -117,63 +119,101 @@ def grid(block: Block) -> Result:
     weight = block.along(block.chances(0), 0)
     times = [block.along(block.times(j), j) for j in range(n)]
     for j in range(1, n):
-        weight = weight * block.along(block.chances(j), j) * (times[j - 1] < times[j])
-    if n > 1:
-        weight = weight * (times[-1] - times[0] <= block.window)
-    for rows, factor in _factors(block, block.hits, times):
-        weight[rows] *= factor
+        weight = weight * block.along(block.chances(j), j)
+        weight *= times[j - 1] < times[j]
+    if block.carry:
+        weight *= times[-1] - times[0] <= block.window
+    scale = _spare(weight, block, block.hits, times)
     flat = weight.reshape(len(block), -1)
     axes = range(1, n + 1)
-    return flat.sum(axis=1), [weight.sum(axis=tuple(a for a in axes if a != j)) for j in axes]
+    return flat.sum(axis=1) * scale, [weight.sum(axis=tuple(a for a in axes if a != j)) for j in axes]
 
 
-def _layers(hits: Hits, by_scope: bool) -> list[I64]:
-    """Positions of hits in layers: of each candidate its first event's hits, its second one's, and so on."""
+def _layers(hits: Hits) -> list[Hits]:
+    """The hits in layers: of each candidate those of its first event, then of its second one, and so on."""
     if not len(hits):
         return []
     fresh = np.ones(len(hits), bool)
     fresh[1:] = (np.diff(hits.owner) != 0) | (np.diff(hits.event) != 0)
-    if by_scope:
-        fresh[1:] |= np.diff(hits.scope) != 0
-    item = fresh.cumsum() - 1
     owners = hits.owner[fresh]
     begins = np.ones(len(owners), bool)
     begins[1:] = np.diff(owners) != 0
     starts = begins.nonzero()[0]
-    layer = (np.arange(len(owners)) - np.repeat(starts, np.diff([*starts.tolist(), len(owners)])))[item]
+    counts = np.diff([*starts.tolist(), len(owners)])
+    layer = (np.arange(len(owners)) - np.repeat(starts, counts))[fresh.cumsum() - 1]
     order = layer.argsort(kind="stable")
-    return np.split(order, np.diff(layer[order]).nonzero()[0] + 1)
+    return [hits.take(at) for at in np.split(order, np.diff(layer[order]).nonzero()[0] + 1)]
 
 
-def _factors(block: Block, hits: Hits, times: list[I64]) -> list[tuple[I64, F64]]:
-    """For layers of events the candidates concerned, and the probability that the event spoils none of them."""
-    found = []
-    for at in _layers(hits, False):
-        layer = hits.take(at)
-        fresh = np.ones(len(at), bool)
+def _spare(weight: F64, block: Block, hits: Hits, times: Sequence[I64]) -> F64:
+    """Multiply ``weight`` (c, …) by the probability that no hit's event lies in a scope, given the own events'
+    ``times`` (each of c rows that broadcast to ``weight``); returns a factor (c,) that is left to be multiplied.
+
+    Weights outside a scope are whole numbers; they are scaled by powers of two, so a factor is 0 only if it is 0.
+    """
+    left = np.ones(len(weight))
+    wide = (slice(None),) + (None,) * (weight.ndim - 1)
+    for layer in _layers(hits):
+        fresh = np.ones(len(layer), bool)
         fresh[1:] = np.diff(layer.owner) != 0
-        rows, events = layer.owner[fresh], layer.event[fresh]
-        place = fresh.cumsum() - 1
-        total = block.events.total.take(events).reshape((-1,) + (1,) * (times[0].ndim - 1))
-        shape = np.broadcast_shapes(*(t.shape[1:] for t in times))
-        outside = np.broadcast_to(total, (len(rows), *shape)).copy()
+        item = fresh.cumsum() - 1
+        alone = np.bincount(item)[item] == 1
         for number, scope in enumerate(block.scopes):
-            mine = (layer.scope == number).nonzero()[0]
-            if len(mine):
-                inside = _inside(block, layer.event[mine], [t[layer.owner[mine]] for t in times], scope)
-                outside[place[mine]] -= inside
-        found.append((rows, np.maximum(outside, 0.0) / total))
-    return found
+            at = (alone & (layer.scope == number)).nonzero()[0]
+            if len(at):
+                rows, events = layer.owner[at], layer.event[at]
+                plus, minus, scale = _outside(block, events, _at(times, rows, len(weight)), scope)
+                _multiply(weight, rows, plus * scale[wide] - minus * scale[wide])
+                left[rows] /= block.events.total.take(events) * scale
+        if not alone.all():  # events that fit several scopes, which have no time in common
+            some = layer.take((~alone).nonzero()[0])
+            rows, place = np.unique(some.owner, return_inverse=True)
+            total = block.events.total.take(some.event)
+            chance = np.ones((len(rows), *np.broadcast_shapes(*(t.shape[1:] for t in times))))
+            chance[place] = total[wide]
+            for number, scope in enumerate(block.scopes):
+                at = (some.scope == number).nonzero()[0]
+                if len(at):
+                    plus, minus, _ = _outside(block, some.event[at], _at(times, some.owner[at], len(weight)), scope)
+                    chance[place[at]] -= total[at][wide] - (plus - minus)
+            scale = np.zeros(len(rows))
+            scale[place] = np.ldexp(1.0, -np.frexp(total)[1])
+            _multiply(weight, rows, np.maximum(chance, 0.0) * scale[wide])
+            whole = np.zeros(len(rows))
+            whole[place] = total
+            left[rows] /= whole * scale
+    return left
 
 
-def _inside(block: Block, events: I64, times: Sequence[I64], scope: Scope) -> F64:
-    """The weight of each event in the scope, for the own events' ``times``; never negative in a chain."""
+def _outside(block: Block, events: I64, times: Sequence[I64], scope: Scope) -> tuple[F64, F64, F64]:
+    """Two arrays whose difference is the weight of each event outside the scope (in a chain), and a scale for them: the
+    power of two that brings totals to between 1/2 and 1.
+    """
     (left, right), window, sums = scope, block.window, block.events.cumulative
+    total = block.events.total.take(events)
+    scale: F64 = np.ldexp(1.0, -np.frexp(total)[1])
     if left is None:
-        return sums(events, times[0] - 1) - sums(events, times[-1] - window - 1)
-    if right is None:
-        return sums(events, times[0] + window) - sums(events, times[-1])
-    return np.maximum(sums(events, times[right] - 1) - sums(events, times[left]), 0.0)
+        plus, minus = sums(events, times[-1] - window - 1), sums(events, times[0] - 1)
+    elif right is None:
+        plus, minus = sums(events, times[-1]), sums(events, times[0] + window)
+    else:
+        plus, minus = sums(events, times[left]), sums(events, times[right] - 1)
+    return plus + total.reshape((-1,) + (1,) * (plus.ndim - 1)), minus, scale
+
+
+def _at(times: Sequence[I64], rows: I64, n: int) -> Sequence[I64]:
+    """The times of these of n candidates (ascending)."""
+    return times if len(rows) == n else [t[rows] for t in times]
+
+
+def _multiply(weight: F64, rows: I64, factor: F64) -> None:
+    if len(rows) == len(weight):
+        weight *= factor
+    elif weight[0].size > _LARGE:
+        for row, one in zip(rows.tolist(), factor, strict=True):
+            weight[row] *= one
+    else:
+        weight[rows] *= factor
 
 
 def chain(block: Block) -> Result:
@@ -183,14 +223,17 @@ def chain(block: Block) -> Result:
     ends = block.hits.take((~middle[block.hits.scope]).nonzero()[0])
     times = [block.times(j) for j in range(n)]
     chances = [block.chances(j) for j in range(n)]
-    steps = [_step(block, times, j) * chances[j][:, None, :] for j in range(1, n)]
-    carry = len(ends) > 0 or bool((block.latest[-1] - block.earliest[0] > block.window).any())
-    if carry:
+    left = np.ones(len(block))
+    steps = []
+    for j in range(1, n):
+        step, scale = _step(block, times, j)
+        steps.append(step * chances[j][:, None, :])
+        left *= scale
+    if block.carry:
         forward = [chances[0][:, :, None] * steps[0]]
         final = (times[-1][:, None, :] - times[0][:, :, None] <= block.window).astype(np.float64)
-        pair = [times[0][:, :, None]] * (n - 1) + [times[-1][:, None, :]]  # end scopes look at first and last only
-        for rows, factor in _factors(block, ends, pair):
-            final[rows] *= factor
+        # End scopes look at the first and the last component only.
+        left *= _spare(final, block, ends, [*[times[0][:, :, None]] * (n - 1), times[-1][:, None, :]])
     else:
         forward = [chances[0][:, None, :] @ steps[0]]
         final = np.ones((len(block), 1, block.sizes[-1]))
@@ -199,33 +242,25 @@ def chain(block: Block) -> Result:
     backward = [final]
     for step in steps[:0:-1]:
         backward.append(backward[-1] @ step.transpose(0, 2, 1))
-    backward.reverse()
-    joint = [
-        f * b for f, b in zip(forward, backward, strict=True)
-    ]  # of components 1 to n - 1, by first time if carried
-    confidence = joint[-1].reshape(len(block), -1).sum(axis=1)
-    if carry:
+    # Of components 1 to n - 1, by the first one's time where that is carried.
+    joint = [f * b for f, b in zip(forward, reversed(backward), strict=True)]
+    confidence = joint[-1].reshape(len(block), -1).sum(axis=1) * left
+    if block.carry:
         first = joint[0].sum(axis=2)
     else:
-        first = (chances[0][:, None, :] * (backward[0] @ steps[0].transpose(0, 2, 1)))[:, 0]
+        first = (chances[0][:, None, :] * (backward[-1] @ steps[0].transpose(0, 2, 1)))[:, 0]
     return confidence, [first, *(j.sum(axis=1) for j in joint)]
 
 
-def _step(block: Block, times: list[I64], j: int) -> F64:
-    """For times of components j - 1 and j the probability that nothing spoils between them; 0 where not in order."""
-    before, after = times[j - 1], times[j]
-    result = (before[:, :, None] < after[:, None, :]).astype(np.float64)
-    for number, scope in enumerate(block.scopes):
-        if scope != (j - 1, j):
-            continue
-        hits = block.hits.take((block.hits.scope == number).nonzero()[0])
-        for at in _layers(hits, True):
-            rows, events = hits.owner[at], hits.event[at]
-            total = block.events.total.take(events)[:, None, None]
-            end = block.events.cumulative(events, after[rows] - 1)[:, None, :]
-            inside = np.maximum(end - block.events.cumulative(events, before[rows])[:, :, None], 0.0)
-            result[rows] *= (total - inside) / total
-    return result
+def _step(block: Block, times: list[I64], j: int) -> tuple[F64, F64]:
+    """For times of components j - 1 and j the probability that nothing spoils between them, but for a factor for each
+    candidate; 0 where not in order.
+    """
+    result = (times[j - 1][:, :, None] < times[j][:, None, :]).astype(np.float64)
+    numbers = [number for number, scope in enumerate(block.scopes) if scope == (j - 1, j)]
+    hits = block.hits.take(np.isin(block.hits.scope, numbers).nonzero()[0])
+    pair = [t[:, None, :] if i == j else t[:, :, None] for i, t in enumerate(times)]
+    return result, _spare(result, block, hits, pair)
 
 
 def sample(block: Block, worlds: int) -> tuple[F64, F64]:
@@ -244,9 +279,9 @@ def sample(block: Block, worlds: int) -> tuple[F64, F64]:
             possible &= times[j - 1] < times[j]
     possible &= times[-1] - times[0] <= block.window
     chance = possible.astype(np.float64)
-    for rows, factor in _factors(block, block.hits, times):
-        chance[rows] *= factor
-    return weight * chance.mean(axis=1), weight
+    left = _spare(chance, block, block.hits, times)
+    return weight * left * chance.mean(axis=1), weight
 
 
 _SEED = 20100913
+_LARGE = 4096  # numbers of a candidate from which views are cheaper than copies
