@@ -45,15 +45,18 @@ def plan(pick):
 
 
 def events(pick, types, most):
+    """Most of them in the order of the pattern, so that there are matches, and then in any order of arrival."""
     found = []
+    story = pick([True, True, False])
     for number in range(most):
-        low, length = pick(range(7)), pick([1, 2, 3, 1, 4, 5])
-        e = {"id": number, "type": pick(types), "lower": low, "upper": low + length - 1}
-        e |= {"x": pick([1, 1, 0, 2, None]), "k": pick("uuuuv")}
+        low = number % len(types) * pick([1, 1, 2]) + pick(range(3)) if story else pick(range(7))
+        kind, length = types[number % len(types)] if story else pick(types), pick([1, 2, 3, 1, 4, 5])
+        e = {"id": number, "type": kind, "lower": low, "upper": low + length - 1}
+        e |= {"x": pick([1, 1, 1, 1, 0, 2, None]), "k": pick("uuuuuuuv")}
         if pick([False, False, True]):
             e["weights"] = [pick([1, 2, 5])] + [pick([1, 0, 3]) for _ in range(length - 2)] + [4] * (length > 1)
         found.append(e)
-    return found
+    return sorted(found, key=lambda e: pick(range(9)))
 
 
 def passing(found, least):
@@ -81,8 +84,8 @@ def check(query, found, cuts, steps=1e8):
 
 def case(pick):
     query = plan(pick)
-    types = [*dict.fromkeys(query.types)] * 3 + ["C"]
-    found = events(pick, types, pick(range(2, 8)))
+    types = [c.type for c in query.components]
+    found = events(pick, types, pick(range(2, 9)))
     size = 1
     for number, e in enumerate(found):  # not too many worlds
         size *= e["upper"] - e["lower"] + 1

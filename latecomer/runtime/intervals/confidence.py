@@ -43,11 +43,15 @@ class Budget:
     worlds: int = 0
 
 
-def sizes_of(lengths: I64, least: int = 1) -> I64:
-    """Padded lengths: 1, 2, 3, 4, 6, 8, 12, 16, …, from ``least`` on; at most half as long again."""
-    power: I64 = 1 << np.frexp(np.maximum(lengths - 1, least - 1).astype(np.float64))[1].astype(np.int64)
+def sizes_of(lengths: I64) -> I64:
+    """Padded lengths: 8, 16, 32, 48, 64, 96, 128, …: few shapes for short ones, at most half as long again for others.
+
+    >>> sizes_of(np.array([1, 9, 33, 50, 1000])).tolist()
+    [8, 16, 48, 64, 1024]
+    """
+    power: I64 = 1 << np.frexp(np.maximum(lengths - 1, 7).astype(np.float64))[1].astype(np.int64)
     shorter = power // 4 * 3
-    return np.where((lengths <= shorter) & (power >= 4) & (shorter >= least), shorter, power)
+    return np.where((lengths <= shorter) & (power > 32), shorter, power)
 
 
 def confidence(question: Question, budget: Budget) -> Answer:
@@ -147,7 +151,7 @@ class _Ways:
             self.carry |= ended
         self.kind[cost > budget.steps] = _SAMPLE if budget.worlds else _COSTLY
         self.kind[plain & whole & ~cuts] = _SURE
-        self.sizes = sizes_of(lengths, 16 if n < 3 else 4)
+        self.sizes = sizes_of(lengths)
         if n > 1:
             self.sizes[-1, self.kind == _FREE] = 1  # the last component is not spread out
 

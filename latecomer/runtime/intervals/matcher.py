@@ -28,10 +28,10 @@ from latecomer.runtime.intervals.drift import Drift
 from latecomer.runtime.intervals.pmf import F64, Distributions
 from latecomer.runtime.intervals.question import Answer, Hits, Question, Scope
 from latecomer.runtime.intervals.spans import SpanStore
-from latecomer.runtime.pattern import JoinOrder, Pattern, Step, Test, Tester
+from latecomer.runtime.pattern import JoinOrder, Pattern, Probe, Step, Test, Tester
 from latecomer.runtime.rows import expand
 from latecomer.runtime.selection import Selection
-from latecomer.storage.columns import I64, Array, every
+from latecomer.storage.columns import I64, Array, every, some
 from latecomer.storage.hashing import U64
 from latecomer.storage.store import Bools, CodeLayout, View
 
@@ -115,6 +115,7 @@ class IntervalMatcher:
         self._chain = Chain(self._positives, self._positives)
         self._scopes: list[Scope] = list(dict.fromkeys((n.left, n.right) for n in pattern.plan.negations))
         self._scope_of = np.array([self._scopes.index((n.left, n.right)) for n in pattern.plan.negations] or [0])
+        self._chains: dict[tuple[int, ...], Chain] = {}
         self._places: dict[tuple[int, tuple[int, ...]], Place] = {}
         types = {c.index: c.type for c in pattern.components}
         self._twins = {i: [p for p in self._positives if types[p] == types[i] and p != i] for i in types}
@@ -136,7 +137,7 @@ class IntervalMatcher:
             def view(index: int, seed: int = order.seed) -> View:
                 return View.ALL if index < seed else View.OLD
 
-            for rows in self._complete(order, self._seeds(order), view):
+            for rows in self._complete(order, self._seeds(order), view, View.ALL):
                 yield from self._pieces(rows)
 
     def assess(self, rows: Chains, view: View = View.ALL) -> Revision:
@@ -215,15 +216,21 @@ class IntervalMatcher:
         lower, upper = self._timing.bounds(staged.refs)
         return Chains.begin(len(self._pattern.components), order.seed, staged.refs, lower, upper, staged.keys)
 
-    def _complete(self, order: JoinOrder, rows: Chains, view: Callable[[int], View]) -> Iterator[Chains]:
-        """All candidates around the seeds, in bounded pieces."""
+    def _complete(
+        self, order: JoinOrder, rows: Chains, view: Callable[[int], View], sure: View = View.OLD
+    ) -> Iterator[Chains]:
+        """All candidates around the seeds, in bounded pieces, but for some that events of ``sure`` spoil for sure."""
         if not len(rows) or any(self._store(s.selection).count(view(s.index)) == 0 for s in order.steps):
             return
         left = self._kept(rows, order.tests)
+        for probe in order.negations:
+            left = self._spared(left, probe, sure)
         if len(left):
-            yield from self._extend(left, order.steps, view)
+            yield from self._extend(left, order.steps, view, sure)
 
-    def _extend(self, rows: Chains, steps: tuple[Step, ...], view: Callable[[int], View]) -> Iterator[Chains]:
+    def _extend(
+        self, rows: Chains, steps: tuple[Step, ...], view: Callable[[int], View], sure: View
+    ) -> Iterator[Chains]:
         """Depth first, so that at most one piece per component is held at a time."""
         if not steps:
             yield rows
@@ -243,8 +250,10 @@ class IntervalMatcher:
             near = (upper >= lo.take(owner)).nonzero()[0]
             extended = rows.bound(step.index, owner[near], refs[near], lower[near], upper[near])
             extended = self._fitting(step, extended, place)
+            for probe in step.negations:
+                extended = self._spared(extended, probe, sure)
             if len(extended):
-                yield from self._extend(extended, steps[1:], view)
+                yield from self._extend(extended, steps[1:], view, sure)
 
     def _partners(self, rows: Chains, step: Step, lo: I64, hi: I64, view: View) -> Iterator[tuple[I64, I64]]:
         keys = rows.keys if step.carried else self._layout.keys(self._tester.hashes(step, rows))
@@ -263,6 +272,37 @@ class IntervalMatcher:
         if same is not None and not every(same):
             rows = rows.take(same)
         return self._kept(rows, step.tests)
+
+    def _spared(self, rows: Chains, probe: Probe, view: View) -> Chains:
+        """The rows for which no event is found that lies in the probe's scope in every world.
+
+        Only one event that is sure by its lower end and the longest length is looked at for each row: what this leaves
+        has confidence 0 in the end. Skip-till-next-match lives by it, since most candidates skip an event for sure.
+        """
+        step, negation = probe.step, probe.negation
+        store = self._store(step.selection)
+        if not len(rows) or not store.count(view):
+            return rows
+        bound = tuple(i for i in self._positives if rows.refs[i] is not None)
+        chain = self._chains.get(bound)
+        if chain is None:
+            chain = self._chains[bound] = Chain(bound, self._positives)
+        earliest, latest, _ = rows.bounds(chain, self._pattern.window)
+        left = None if negation.left is None else bound.index(self._positives[negation.left])
+        right = None if negation.right is None else bound.index(self._positives[negation.right])
+        lo = latest[-1] - self._pattern.window if left is None else latest[left] + 1
+        hi = earliest[0] + self._pattern.window if right is None else earliest[right] - 1
+        keys = rows.keys if step.carried else self._layout.keys(self._tester.hashes(step, rows))
+        dead = np.zeros(len(rows), bool)
+        for hit in store.within(keys, lo, hi, view):
+            owner = (hit.count * ~dead).nonzero()[0]
+            refs = hit.run.refs.take(hit.first.take(owner))
+            number = Numbered(rows.bound(step.index, owner, refs, *self._timing.bounds(refs)), owner)
+            same = self._tester.agrees(step, number)
+            found = self._kept(number if same is None else number.take(same), step.tests)
+            assert isinstance(found, Numbered)
+            dead[found.owner] = True
+        return rows.take(~dead) if some(dead) else rows
 
     def _kept(self, rows: Chains, tests: Sequence[Test]) -> Chains:
         for test in tests:
