@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from latecomer.errors import StateError
 from latecomer.storage import coldids, filters, idruns
 from latecomer.storage.coldids import ColdIds
+from latecomer.storage.folder import StateFolder
 from latecomer.storage.packing import pack, unpack
 from latecomer.storage.shelf import MemoryShelf, Slot
 
@@ -60,33 +61,6 @@ class FailingShelf(MemoryShelf):
             raise StateError("the blob is damaged")
         self.reads.append(slot)
         return super().get(slot)
-
-
-class FileShelf:
-    """Blobs in real files."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.live: dict[str, set[Slot]] = {}
-
-    def put(self, blobs: Sequence[bytes]) -> list[Slot]:
-        name = f"{len(list(self.folder.iterdir()))}-{len(self.live)}"
-        ends = np.cumsum([len(blob) for blob in blobs]).tolist()
-        slots = [(name, end - len(blob), len(blob)) for end, blob in zip(ends, blobs, strict=True)]
-        (self.folder / name).write_bytes(b"".join(blobs))
-        self.live[name] = set(slots)
-        return slots
-
-    def get(self, slot: Slot) -> bytes:
-        with (self.folder / slot[0]).open("rb") as file:
-            file.seek(slot[1])
-            return file.read(slot[2])
-
-    def free(self, slots: Sequence[Slot]) -> None:
-        for slot in slots:
-            self.live[slot[0]].discard(slot)
-            if not self.live[slot[0]]:
-                (self.folder / slot[0]).unlink(missing_ok=True)
 
 
 def add(cold: ColdIds, entries: list[Entry], kind: pa.DataType) -> None:
@@ -249,6 +223,19 @@ def test_what_is_dead_is_left_out_of_merges() -> None:
         assert len(cold) == 53
 
 
+def test_what_is_wholly_dead_goes_without_being_read() -> None:
+    with small_sizes():
+        shelf = FailingShelf()
+        cold = ColdIds(shelf, pa.int64())
+        entries = many(221)
+        add(cold, entries[:220], pa.int64())
+        add(cold, entries[220:], pa.int64())
+        cold.forget(lambda ts, types: ts >= 220)
+        assert len(cold) == 1
+        cold.forget(lambda ts, types: ts >= 221)
+        assert not len(cold) and not shelf.slots and not shelf.reads
+
+
 def test_unseen_ids_cost_no_read_and_seen_ones_one_read_per_block() -> None:
     shelf = FailingShelf()
     cold = ColdIds(shelf, pa.int64(), cache=0)
@@ -287,18 +274,22 @@ def test_a_state_is_opened_without_reading_it() -> None:
     again._check()
 
 
-def test_ids_in_real_files(tmp_path: Path) -> None:
+def test_ids_in_a_state_folder(tmp_path: Path) -> None:
     with small_sizes():
-        shelf = FileShelf(tmp_path)
-        cold = ColdIds(shelf, pa.int64())
+        folder = StateFolder(tmp_path, sync=False)
+        folder.claim()
+        cold = ColdIds(folder, pa.int64())
         entries = many(120)
         for start in range(0, 120, 12):
             add(cold, entries[start : start + 12], pa.int64())
-        assert find(cold, [e[0] for e in entries]) == [Counter([e]) for e in entries]
+        version = folder.commit(1, pack(cold.dump()), cold.slots(), {})
         cold.forget(lambda ts, types: ts >= 110)
         assert find(cold, [e[0] for e in entries[110:]]) == [Counter([e]) for e in entries[110:]]
-        cold.forget(lambda ts, types: ts >= 500)
-        assert not len(cold) and not list(tmp_path.iterdir())
+        reader = StateFolder(tmp_path)
+        again = ColdIds(reader, pa.int64())
+        again.load(unpack(reader.residue(version)))
+        assert find(again, [e[0] for e in entries]) == [Counter([e]) for e in entries]
+        again._check()
 
 
 def test_what_is_no_block_is_refused() -> None:
