@@ -3,6 +3,9 @@
 import json
 import logging
 import os
+import pty
+import re
+import select
 import signal
 import subprocess
 import sys
@@ -10,6 +13,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -173,8 +177,9 @@ def test_a_log_is_one_line_of_json_each():
 def test_a_log_for_people():
     lines = []
     with logging_to(lines.append, form="text"):
-        logging.getLogger("latecomer.kafka.test").info("taken", extra={"fields": {"topic": "in"}})
-    assert lines[0].endswith("info    taken  topic=in")
+        fields = {"topic": "in", "offsets": {("in", 3): 7, ("in", 4): 0}, "partitions": ["in-3", "in-4"]}
+        logging.getLogger("latecomer.kafka.test").info("taken", extra={"fields": fields})
+    assert lines[0].endswith("info    taken  topic=in  offsets=in-3:7,in-4:0  partitions=in-3,in-4")
 
 
 # signals
@@ -329,7 +334,7 @@ def test_permissions(kafka, topics):
     assert "may READ" in found["ok", f"topic {source}"]
     assert "this user may not WRITE" in found["error", f"topic {topics['log']}"]
     assert f"--operation Write --topic {topics['log']}" in found["error", f"topic {topics['log']}"]
-    assert "may not see it, or it is not there" in found["error", f"topic {hidden}"]
+    assert "may not be seen by this user, or is not there" in found["error", f"topic {hidden}"]
     assert "may not see whether it is compacted" in found["warning", f"topic {topics['now']}"]
     nobody = _found(_pipeline(kafka.sasl_bootstrap, [source], topics, more=SASL.format("writer", USERS["writer"])))
     assert ("error", "group look") in nobody and ("error", "transactions") in nobody
@@ -346,7 +351,7 @@ def test_a_wrong_password_is_told_and_not_shown(kafka, topics):
 def test_brokers_that_are_not_there_are_given_up_in_time(topics_elsewhere):
     begun = time.monotonic()
     ((key, told),) = _found(topics_elsewhere, seconds=2.0).items()
-    assert key == ("error", "brokers") and "Connection refused" in told
+    assert key == ("unknown", "brokers") and "Connection refused" in told
     assert time.monotonic() - begun < 60  # bounded; how long exactly is the machine's affair
 
 
@@ -360,5 +365,83 @@ def topics_elsewhere():
 def test_a_schema_registry_that_does_not_answer(kafka, topics):
     more = '[schema_registry]\nurl = "http://user:hunter2-hunter2@127.0.0.1:1"\n'
     found = _found(_pipeline(kafka.bootstrap, [kafka.topic()], topics, end=more))
-    assert "does not answer" in found["error", "schema registry"]
+    assert "does not answer" in found["unknown", "schema registry"]
     assert "hunter2" not in str(found)
+
+
+# the command
+
+LATECOMER = str(Path(sys.executable).parent / "latecomer")
+
+
+def _run(folder, text):
+    (folder / "p.toml").write_text(text.replace('uri = "/nowhere"', 'uri = "state"'))
+    done = subprocess.run([LATECOMER, "run", "p.toml"], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr
+    return done.returncode, [json.loads(line) for line in done.stderr.splitlines()]
+
+
+@pytest.mark.kafka
+def test_a_pipeline_that_cannot_run_says_why_in_its_log(kafka, topics, tmp_path):
+    code, log = _run(tmp_path, _pipeline(kafka.bootstrap, [kafka.topic(3)], topics | {"late": "no-such"}, key=""))
+    assert code == 2
+    assert log[-1]["level"] == "error"
+    assert "topic no-such: is not there" in log[-1]["message"] and "[repartition]" in log[-1]["message"]
+    assert any(entry["level"] == "warning" and "[repartition]" in entry["message"] for entry in log)
+
+
+@pytest.mark.kafka
+def test_no_secret_is_in_the_log_of_a_refused_user(kafka, topics, tmp_path):
+    text = _pipeline(kafka.sasl_bootstrap, ["in"], topics, more=SASL.format("reader", "wrong-wrong-wrong"))
+    code, log = _run(tmp_path, text)
+    assert code == 2
+    assert log[-1]["level"] == "error" and "Authentication failed" in log[-1]["message"]
+    assert "wrong-wrong" not in str(log)
+
+
+@pytest.mark.kafka
+def test_a_pipeline_on_a_terminal(kafka, topics, tmp_path):
+    """Progress and logs for people; ready, with metrics; Ctrl-C ends it in order."""
+    from confluent_kafka import Producer
+
+    source = kafka.topic(2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    for number in range(40):
+        event = {"type": "AB"[number // 2 % 2], "ts": number * 1000, "tag": str(number % 2)}
+        producer.produce(source, json.dumps(event), str(number % 2))
+    producer.produce(source, b"rubbish", "0")
+    assert producer.flush(30) == 0
+    text = _pipeline(kafka.bootstrap, [source], topics, end="[operation]\nport = 0\n")
+    (tmp_path / "p.toml").write_text(text.replace('uri = "/nowhere"', 'uri = "state"'))
+    ours, theirs = pty.openpty()
+    seen = ""
+
+    def read_until(pattern, seconds=90):
+        nonlocal seen
+        until = time.monotonic() + seconds
+        while (found := re.search(pattern, seen)) is None:
+            assert time.monotonic() < until, seen
+            if select.select([ours], [], [], 0.2)[0]:
+                seen += os.read(ours, 65_536).decode(errors="replace")
+        return found
+
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "200"}
+    command = [LATECOMER, "run", "p.toml"]
+    with subprocess.Popen(command, cwd=tmp_path, stdin=theirs, stderr=theirs, env=environment) as process:
+        try:
+            address = read_until(r"serving\s+address=(http://127\.0\.0\.1:\d+)")[1]
+            read_until(r"41 messages \([\d,]+/s\), [1-9]\d* changes, 0 late, 1 dead; 0 behind in 2 partitions")
+            assert _get(f"{address}/readyz")[0] == 200
+            found = _samples(_get(f"{address}/metrics")[1])
+            assert found["latecomer_kafka_messages_total", ("pipeline", "look")] == 41
+            assert sum(v for k, v in found.items() if k[0] == "latecomer_kafka_lag_messages") == 0
+            events = {dict(k[1:])["runtime"]: v for k, v in found.items() if k[0] == "latecomer_events_total"}
+            assert events.keys() == {f"{source}-0", f"{source}-1"} and sum(events.values()) == 40
+            process.send_signal(signal.SIGINT)
+            read_until(r"info    stopped")
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+    os.close(ours)
+    os.close(theirs)
+    assert "{" not in seen  # no JSON for people

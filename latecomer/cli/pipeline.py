@@ -18,18 +18,19 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from latecomer.errors import ConfigError, MissingDependency
+from latecomer.errors import ConfigError, LatecomerError, MissingDependency
 
 if TYPE_CHECKING:
     from latecomer.connectors.kafka.advice import Partitioning
     from latecomer.connectors.kafka.check import Finding
     from latecomer.connectors.kafka.config import Pipeline
+    from latecomer.connectors.kafka.operation.watch import Watch
 
 #: The exit code of a pipeline that cannot run as its cluster is.
 UNFIT = 2
 
 _log = logging.getLogger("latecomer.kafka.run")
-_STYLES = {"ok": "green", "warning": "yellow", "error": "bold red"}
+_STYLES = {"ok": "green", "warning": "yellow", "unknown": "yellow", "error": "bold red"}
 
 
 def is_pipeline(given: str) -> bool:
@@ -83,14 +84,17 @@ def check_pipeline(path: str, *, connect: bool, as_json: bool) -> None:
             show(query, console)
         if connect:
             _show_findings(findings, console)
-    if any(finding.verdict == "error" for finding in findings):
+    if any(finding.verdict in ("error", "unknown") for finding in findings):
         raise typer.Exit(UNFIT)
 
 
 def run_pipeline(path: str) -> None:
-    """Run one process of a pipeline until SIGTERM or SIGINT."""
+    """Run one process of a pipeline until SIGTERM or SIGINT; how it ends otherwise is in its log and its exit code."""
+    from latecomer.cli.app import exit_code
+
     pipeline = _load(path)
     from latecomer.connectors.kafka.advice import partitioning
+    from latecomer.connectors.kafka.check import ready
     from latecomer.connectors.kafka.loop import run
     from latecomer.connectors.kafka.operation.http import serving
     from latecomer.connectors.kafka.operation.logs import logging_to
@@ -124,8 +128,23 @@ def run_pipeline(path: str) -> None:
             "starting",
             extra={"fields": {"pipeline": pipeline.name, "guarantee": pipeline.guarantee, "topics": pipeline.topics}},
         )
-        run(pipeline, watch)
+        try:
+            ready(pipeline, lambda: _waits(watch))
+            run(pipeline, watch)
+        except (LatecomerError, OSError) as error:
+            # By the log and not as on other commands, since what the cluster says could hold a secret.
+            _log.error(str(error))
+            raise typer.Exit(exit_code(error)) from None
+        except Exception:  # noqa: BLE001 (told in the log, which loses secrets, and by the exit code)
+            _log.exception("a defect ended the process")
+            raise typer.Exit(1) from None
         _log.info("stopped")
+
+
+def _waits(watch: Watch) -> bool:
+    """Tell the watch that the process is alive; whether it shall go on."""
+    watch.beat()
+    return not watch.stopping
 
 
 def _load(path: str) -> Pipeline:

@@ -1,11 +1,14 @@
 """Look whether a cluster has what a pipeline needs: brokers, topics, partitions, permissions, transactions, schemas.
 
+:func:`look` tells all of it, for people; :func:`ready` is for a process that starts, and refuses what cannot run.
+
 Rules: nothing is written and no topic is created (an exactly-once pipeline does announce a transactional id, as the run
 would); it ends within its time, whatever the cluster does; what is found out carries no secret.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,12 +16,16 @@ from typing import Any, Literal
 
 from latecomer.connectors.kafka.advice import partitioning
 from latecomer.connectors.kafka.config import Pipeline
-from latecomer.errors import MissingDependency
+from latecomer.errors import ConfigError, MissingDependency
+
+_log = logging.getLogger("latecomer.kafka.check")
 
 #: Seconds for everything together.
 TIME = 30.0
 #: Seconds for one request: what a far cluster needs, and no more.
 STEP = 8.0
+#: Seconds in which a broker must have answered a process that starts.
+PATIENCE = 60.0
 #: Errors after which the same request may succeed a moment later.
 _PASSING = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")
 #: What clients must be allowed to do.
@@ -27,15 +34,18 @@ _READ, _WRITE = "READ", "WRITE"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at: ``error`` where the pipeline cannot run, ``warning`` where it should not."""
+    """One thing that was looked at.
 
-    verdict: Literal["ok", "warning", "error"]
+    ``error``: the pipeline cannot run; ``warning``: it should not; ``unknown``: the cluster did not say, now.
+    """
+
+    verdict: Literal["ok", "warning", "unknown", "error"]
     subject: str
     text: str
 
 
-def look(pipeline: Pipeline, seconds: float = TIME) -> list[Finding]:
-    """What a cluster has to say to a pipeline."""
+def look(pipeline: Pipeline, seconds: float = TIME, *, transactions: bool = True) -> list[Finding]:
+    """What a cluster has to say to a pipeline. ``transactions``: also try whether one could be begun."""
     secrets = sorted(pipeline.secrets, key=len, reverse=True)
 
     def clean(text: str) -> str:
@@ -43,7 +53,33 @@ def look(pipeline: Pipeline, seconds: float = TIME) -> list[Finding]:
             text = text.replace(secret, "***")
         return text
 
-    return [Finding(f.verdict, f.subject, clean(f.text)) for f in _Look(pipeline, seconds).findings()]
+    found = _Look(pipeline, seconds).findings(transactions)
+    return [Finding(f.verdict, f.subject, clean(f.text)) for f in found]
+
+
+def ready(pipeline: Pipeline, alive: Callable[[], bool], seconds: float = PATIENCE) -> None:
+    """Wait until a broker answers, then see whether the pipeline can run.
+
+    ``alive`` is called while it waits; it returns early once that is false. Raises ConfigError for what cannot run as
+    it is, and when no broker has answered in time. What is only unwise, or was not to be found out, is logged.
+    """
+    until = time.monotonic() + seconds
+    while alive():
+        found = look(pipeline, transactions=False)
+        away = [f for f in found if f.subject == "brokers" and f.verdict == "unknown"]
+        if not away:
+            break
+        if time.monotonic() > until:
+            raise ConfigError(f"after {seconds:.0f} seconds {away[0].text}")
+        _log.warning(away[0].text)
+    else:
+        return
+    for finding in found:
+        if finding.verdict in ("warning", "unknown"):
+            _log.warning(f"{finding.subject}: {finding.text}")
+    wrong = [f"{f.subject}: {f.text}" for f in found if f.verdict == "error"]
+    if wrong:
+        raise ConfigError("\n".join(wrong))
 
 
 class _Look:
@@ -62,18 +98,18 @@ class _Look:
         config: dict[str, Any] = {**pipeline.admin_config(), "error_cb": self._hear, "log_level": 0}
         self._admin = admin.AdminClient(config)
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self, transactions: bool) -> Iterator[Finding]:
         """Look at one thing after the other; without brokers there is nothing else to see."""
         reached = self._brokers()
         yield reached
-        if reached.verdict == "error":
+        if reached.verdict != "ok":
             return
         topics: dict[str, Any] = {}
         yield from self._topics(topics)
         yield from self._partitions({name: len(topic.partitions) for name, topic in topics.items()})
         yield from self._compaction(topics)
         yield self._group()
-        if self._pipeline.guarantee == "exactly-once":
+        if transactions and self._pipeline.guarantee == "exactly-once":
             yield self._transactions()
         if self._pipeline.schema_registry is not None:
             yield self._registry()
@@ -90,7 +126,7 @@ class _Look:
                     return Finding("error", "brokers", f"no broker lets this user in: {self._said['_AUTHENTICATION']}")
             cluster = answer.result()
         except self._kafka.KafkaException as error:
-            return Finding("error", "brokers", f"no broker answers: {self._reason(error)}")
+            return Finding("unknown", "brokers", f"no broker answers: {self._reason(error)}")
         return Finding("ok", "brokers", f"{len(cluster.nodes)} reached")
 
     def _topics(self, found: dict[str, Any]) -> Iterator[Finding]:
@@ -111,7 +147,7 @@ class _Look:
                 if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART" and internal is not None and name == internal.topic:
                     yield Finding("ok", subject, "is not there yet; the first start will create it")
                 else:
-                    yield Finding("error", subject, self._topic_problem(error))
+                    yield self._missing(subject, error)
                 continue
             found[name] = topic
             allowed = {operation.name for operation in topic.authorized_operations or ()}
@@ -126,12 +162,19 @@ class _Look:
             else:
                 yield Finding("ok", subject, f"{len(topic.partitions)} partitions, may {' and '.join(need)}")
 
-    def _topic_problem(self, error: Any) -> str:
-        if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
-            return "is not there: create it, or correct its name in the file"
-        if error.args[0].name() == "TOPIC_AUTHORIZATION_FAILED":
-            return "this user may not see it, or it is not there: an administrator can allow Describe, or create it"
-        return f"could not be looked at: {self._reason(error)}"
+    def _missing(self, subject: str, error: Any) -> Finding:
+        """A topic that could not be looked at, and why."""
+        name = error.args[0].name()
+        if name == "UNKNOWN_TOPIC_OR_PART":
+            return Finding("error", subject, "is not there: create it, or correct its name in the file")
+        if name == "TOPIC_AUTHORIZATION_FAILED":
+            text = "may not be seen by this user, or is not there: an administrator can allow Describe, or create it"
+            return Finding("error", subject, text)
+        if name == "TOPIC_EXCEPTION":
+            return Finding(
+                "error", subject, "has a name that no topic can have: letters, digits, '.', '_' and '-' will do"
+            )
+        return Finding("unknown", subject, f"could not be looked at: {self._reason(error)}")
 
     def _partitions(self, counts: Mapping[str, int]) -> Iterator[Finding]:
         """Whether events that belong together meet."""
@@ -209,7 +252,7 @@ class _Look:
                 return Finding("ok", subject, "is new")
             if error.args[0].name() == "GROUP_AUTHORIZATION_FAILED":
                 return Finding("error", subject, "this user may not use it: an administrator can allow Read")
-            return Finding("error", subject, f"could not be looked at: {self._reason(error)}")
+            return Finding("unknown", subject, f"could not be looked at: {self._reason(error)}")
         if _READ not in {operation.name for operation in told.authorized_operations or ()}:
             return Finding("error", subject, "this user may not READ, so it cannot join: an administrator can allow it")
         members = len(told.members)
@@ -239,7 +282,7 @@ class _Look:
         try:
             subjects = SchemaRegistryClient(config).get_subjects()
         except Exception as error:  # noqa: BLE001 (its HTTP client raises errors of several libraries)
-            return Finding("error", "schema registry", f"does not answer: {type(error).__name__}: {error}")
+            return Finding("unknown", "schema registry", f"does not answer: {type(error).__name__}: {error}")
         return Finding("ok", "schema registry", f"{len(subjects)} subjects")
 
     # --- asking ------------------------------------------------------------------------------------------------------

@@ -200,7 +200,7 @@ class Pipeline(Table):
 
     def admin_config(self) -> dict[str, Any]:
         """Properties of an AdminClient, with all secrets: never print them."""
-        return common_properties(self.kafka)
+        return {"logger": _CLIENT, **common_properties(self.kafka)}
 
     def registry_config(self) -> dict[str, Any] | None:
         """What the schema registry's client is made with, with all secrets; None without a registry."""

@@ -77,9 +77,16 @@ class Words(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
-        fields = "".join(f"  {key}={value}" for key, value in getattr(record, "fields", {}).items())
+        fields = "".join(f"  {key}={_short(value)}" for key, value in getattr(record, "fields", {}).items())
         text = f"{time} {record.levelname.lower():<7} {record.getMessage()}{fields}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def _short(value: Any) -> str:
+    """A field as text without brackets."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}:{inner}" for key, inner in _plain(value).items())
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple, set, frozenset)) else str(value)
 
 
 class _Handler(logging.Handler):
