@@ -11,7 +11,7 @@ from latecomer.consistency.generators import (
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack
 from latecomer.errors import ConfigError, LatecomerError, MissingDependency, QueryError, SchemaError, StateError
 from latecomer.query import Query, absent, confidence, earliest, event, latest, seq
-from latecomer.runtime import Output, Runtime
+from latecomer.runtime import Output, Runtime, Spill
 from latecomer.stream import Stream
 
 __version__ = "0.1.0"
@@ -34,6 +34,7 @@ __all__ = [
     "SchemaError",
     "SequenceNumbers",
     "SourcesInOrder",
+    "Spill",
     "StateError",
     "Stream",
     "__version__",

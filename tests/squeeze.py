@@ -1,8 +1,8 @@
 """Sizes that are chosen for large streams, made small: then a dozen events fill many frames, runs, pieces and rebuilds.
 
 ``squeezed("")`` changes nothing; ``"small"`` shrinks the sizes; ``"colliding"`` also gives all keys one hash, and ids
-one of two, so that every join proposes everything and only the comparison of real values decides. No answer may
-depend on any of this.
+one of two, so that every join proposes everything and only the comparison of real values decides. ``"spilling"`` also
+leaves no memory at all: before each batch everything goes to the shelf. No answer may depend on any of this.
 """
 
 from contextlib import ExitStack, contextmanager
@@ -10,10 +10,14 @@ from unittest import mock
 
 import numpy as np
 
-from latecomer.runtime import engine, lane, pattern, rows, selection
+from latecomer.runtime import engine, lane, pattern, rows, runtime, selection
+from latecomer.runtime.spill import Spilling
 from latecomer.storage import ids, log, store
+from latecomer.storage.pager import Pager
+from latecomer.storage.shelf import MemoryShelf
+from latecomer.units import Duration
 
-KINDS = ("", "small", "colliding")
+KINDS = ("", "small", "colliding", "spilling")
 
 
 def constant(columns_or_hashes, *rest):
@@ -22,9 +26,22 @@ def constant(columns_or_hashes, *rest):
     return np.zeros(len(first), np.uint64)
 
 
+def spilled(batch, wait):
+    """An engine that keeps nothing in memory from one batch to the next."""
+
+    def make(stream, plans, schema, counters, spill=None, bits=None):
+        pager = Pager(MemoryShelf()) if spill is None else spill.pager
+        spill = Spilling(pager, 0, batch, Duration.of(wait))
+        return engine.Engine(stream, plans, schema, counters, spill, bits)
+
+    return make
+
+
 @contextmanager
-def squeezed(kind):
-    """Run the block with the sizes of ``kind``."""
+def squeezed(kind, batch=0, wait=0):
+    """Run the block with the sizes of ``kind``. Spilling, late events may wait for ``batch`` others that need the same,
+    or until the clock has moved by ``wait``; answers may then come later.
+    """
     with ExitStack() as stack:
 
         def put(owner, name, value):
@@ -37,15 +54,16 @@ def squeezed(kind):
             put(store, "_TAIL", 1)
             put(lane, "_FIRST_PURGE", -1_000_000)  # purge by proof in each step
             put(store.CodeLayout, "for_reach", classmethod(lambda cls, reach: cls(2 if reach < 100 else 12)))
-        if kind == "colliding":
+        if kind == "spilling":
+            put(runtime, "Engine", spilled(batch, wait))
+        if kind in ("colliding", "spilling"):
             put(selection, "hash_column", constant)
             put(selection, "combine", constant)
             put(pattern, "hash_columns", constant)
-            identify = engine.Engine._identify
+            identify = engine.Engine._id_hashes
 
-            def coarse(self, *given):
-                hashes, content = identify(self, *given)
-                return hashes << np.uint64(63), content
+            def coarse(self, ids):
+                return identify(self, ids) << np.uint64(63)
 
-            put(engine.Engine, "_identify", coarse)
+            put(engine.Engine, "_id_hashes", coarse)
         yield

@@ -25,6 +25,7 @@ PUBLIC = [
     "SchemaError",
     "SequenceNumbers",
     "SourcesInOrder",
+    "Spill",
     "StateError",
     "Stream",
     "__version__",
@@ -39,8 +40,8 @@ PUBLIC = [
 #: Methods and attributes of what users hold; the options of streams and levels are the business of their own tests.
 MEMBERS = {
     "Runtime": [
-        "advance", "clock", "counters", "explain", "finish", "observe", "process", "punctuate", "reject", "restore",
-        "snapshot", "stream_pieces",
+        "advance", "checkpoint", "clock", "counters", "explain", "finish", "observe", "open", "process", "punctuate",
+        "reject", "restore", "snapshot", "stream_pieces",
     ],
     "Output": ["changes", "late"],
     "Query": ["check", "from_plan", "level", "name", "plan", "source", "text"],

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from latecomer.consistency.clock import BEGINNING, END
 from latecomer.consistency.policy import Policy, Setting, adapts, policy_of, whole_units
@@ -25,17 +26,26 @@ from latecomer.runtime.duplicates import Newcomers, enter
 from latecomer.runtime.evaluate import Times, compile_truth
 from latecomer.runtime.lane import Delta, Lane
 from latecomer.runtime.late import LateWriter
+from latecomer.runtime.memory import Memory
 from latecomer.runtime.pattern import Pattern, Tester
+from latecomer.runtime.pending import Paging
 from latecomer.runtime.rows import PIECE
 from latecomer.runtime.selection import Selector
+from latecomer.runtime.spill import Spilling
 from latecomer.runtime.timekeeper import Moments, Timekeeper
-from latecomer.storage.columns import I64
+from latecomer.storage.coldids import ColdIds
+from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import U64, hash_column, hash_contents
 from latecomer.storage.ids import IdIndex
 from latecomer.storage.log import EventLog
-from latecomer.storage.store import Bools, CodeLayout
+from latecomer.storage.pages import SEQUENCE, Pages, page_of
+from latecomer.storage.store import Bools, CodeLayout, Store
+from latecomer.storage.timeline import Timeline
 from latecomer.stream import Stream
 from latecomer.units import Duration
+
+#: Slices of event time that may leave memory one by one: more of them are finer, and cost more per batch.
+_SLICES = 32
 
 #: A piece of output: a record batch of changes, or one of late rows.
 Piece = tuple[bool, pa.RecordBatch]
@@ -57,9 +67,21 @@ def promised_columns(stream: Stream) -> set[str]:
 
 
 class Engine:
-    """Queries bound to a stream's schema. ``schema`` holds the columns of batches, in the types of ``fix_schema``."""
+    """Queries bound to a stream's schema. ``schema`` holds the columns of batches, in the types of ``fix_schema``.
 
-    def __init__(self, stream: Stream, plans: Sequence[Plan], schema: pa.Schema, counters: Counter[Any]) -> None:
+    ``spill``: where state goes that is to leave memory, or to be kept in versions; None: all of it stays. ``bits``: the
+    length of slices, where state is to be loaded that was cut so.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        plans: Sequence[Plan],
+        schema: pa.Schema,
+        counters: Counter[Any],
+        spill: Spilling | None = None,
+        bits: int | None = None,
+    ) -> None:
         self.stream, self.plans, self.counters = stream, plans, counters
         self.types = tuple(dict.fromkeys(t for p in plans for t in p.types))
         numbers = {t: i for i, t in enumerate(self.types)}
@@ -68,15 +90,18 @@ class Engine:
         self.unit = self.intake.unit
         times = Times(self.unit, self.intake.ts_type)
         kept = {f.name: f.type for f in self.intake.schema}
-        self.log = EventLog({name: kept[name] for name in sorted(attributes_of(plans) | {id_name, *stream.of_key})})
-        self.ids = IdIndex()
         policies = [self._policy(plan, numbers) for plan in plans]
+        patterns = [Pattern(p, whole_units(p.window, self.unit), kept, times) for p in plans]
+        self.layout, paging = self._paging(patterns, policies, spill, bits)
+        columns = {name: kept[name] for name in sorted(attributes_of(plans) | {id_name, *stream.of_key})}
+        pages = None if paging is None else Pages(paging.pager, columns)
+        self.log = EventLog(columns, pages, self.layout.bits)
+        self.ids = IdIndex()
+        self.cold = None if paging is None else ColdIds(paging.pager.shelf, kept[id_name])
+        self.memory = None if spill is None else Memory(self, spill.pager, spill.budget)
         proves = any(policy.proves for policy in policies)
         self.time = Timekeeper(stream, self.types, self.unit, proves, self.log)
 
-        patterns = [Pattern(p, whole_units(p.window, self.unit), kept, times) for p in plans]
-        reach = max(p.window + (policy.retention(0) or 0) for p, policy in zip(patterns, policies, strict=True))
-        self.layout = CodeLayout.for_reach(reach)
         self._testers = [Tester(self.log, p) for p in patterns]
         groups: dict[Any, list[int]] = {}
         for i, plan in enumerate(plans):
@@ -89,6 +114,7 @@ class Engine:
                 self.layout,
                 self.log,
                 self._testers,
+                paging,
             )
             for group in groups.values()
         ]
@@ -117,6 +143,22 @@ class Engine:
         )
         return policy_of(plan.level, setting)
 
+    def _paging(
+        self, patterns: Sequence[Pattern], policies: Sequence[Policy], spill: Spilling | None, bits: int | None
+    ) -> tuple[CodeLayout, Paging | None]:
+        """The slices of event time. Slices that are to leave memory one by one are as long as the longest window, but
+        not so short that there are more than :data:`_SLICES`; else the fewer the better.
+        """
+        window = max(p.window for p in patterns)
+        reach = max(p.window + (policy.retention(0) or 0) for p, policy in zip(patterns, policies, strict=True))
+        layout = CodeLayout.for_reach(reach if spill is None else max(window, reach // _SLICES))
+        if bits is not None:
+            layout = CodeLayout(bits)
+        if spill is None:
+            return layout, None
+        wait = window if spill.wait is None else whole_units(spill.wait, self.unit)
+        return layout, Paging(spill.pager, spill.batch, wait)
+
     # --- the road of a batch -----------------------------------------------------------------------------------------
 
     def process(
@@ -125,6 +167,8 @@ class Engine:
         """Take in one batch; the pieces must be consumed to the end. ``clocks``: the stream's clock at each row,
         where it is known from elsewhere. ``cuts``: rows at which levels that correct themselves give an account.
         """
+        if self.memory is not None:
+            self.memory.make_room(given.nbytes)
         batch = self.intake.read(given, details)
         self.counters["rows"] += len(batch)
         yield from self._malformed(batch)
@@ -137,7 +181,7 @@ class Engine:
         hashes, content = self._identify(batch)
         rows = yield from self._enter(batch, rows, hashes, content, moments)
         refs = np.zeros(len(batch), np.int64)
-        refs[rows] = np.arange(self.log.end, self.log.end + len(rows))
+        refs[rows] = self.log.coming(batch.ts[rows])
         if len(rows):
             self.log.append(
                 batch.ts[rows],
@@ -206,7 +250,10 @@ class Engine:
         apart = (self.intake.id_name, self.stream.ts, self.stream.type)
         said = [column for name, column in batch.columns.items() if name not in apart]
         start = batch.ts.view(np.uint64) * np.uint64(len(self.types) + 1) + batch.types.view(np.uint64)
-        return hash_column(batch.columns[self.intake.id_name]), hash_contents(start, said)
+        return self._id_hashes(batch.columns[self.intake.id_name]), hash_contents(start, said)
+
+    def _id_hashes(self, ids: pa.Array) -> U64:
+        return hash_column(ids)
 
     def _enter(
         self, batch: Batch, rows: I64, hashes: U64, content: U64, moments: Moments
@@ -218,39 +265,57 @@ class Engine:
             # By what could be forgotten before this batch: an early row of it may repeat what a late row lets go.
             first = np.repeat(rows[:1], len(self.types))
             self._forget_ids(self._floors(None, np.arange(len(self.types)), first, moments), len(rows))
-        refs = np.arange(self.log.end, self.log.end + len(rows))
         ids = batch.columns[self.intake.id_name]
-        whole = len(rows) == len(batch)
-        new = Newcomers(
-            hashes if whole else hashes[rows],
-            lambda some: ids.take(pa.array(rows[some])),
-            batch.ts[rows],
-            content[rows],
-            refs,
-        )
-        found = enter(
-            self.ids,
-            self.log,
-            self.intake.id_name,
-            new,
-            lambda some: self._floors(batch, batch.types[rows[some]], rows[some], moments),
-        )
-        if found is None:
+        repeats, conflicts = self._known_cold(batch, rows, hashes, content, moments)
+        left = np.flatnonzero(~repeats)
+        if len(left):
+            kept = rows if len(left) == len(rows) else rows[left]
+            whole = len(kept) == len(batch)
+            new = Newcomers(
+                hashes if whole else hashes[kept],
+                lambda some: ids.take(pa.array(kept[some])),
+                batch.ts[kept],
+                content[kept],
+                np.arange(self.log.end, self.log.end + len(kept)),
+            )
+            found = enter(
+                self.ids,
+                self.log,
+                self.intake.id_name,
+                new,
+                lambda some: self._floors(batch, batch.types[kept[some]], kept[some], moments),
+            )
+            if found is not None:
+                repeats[left], conflicts[left] = found
+        if not some(repeats):
             return rows
-        repeats, conflicts = found
-        if repeats.any():
-            self.counters["duplicates"] += int(repeats.sum())
-            told = rows[conflicts]
-            if len(told):
-                self.counters["conflicts"] += len(told)
-                yield (
-                    False,
-                    self._late.write(
-                        batch, told, "duplicate", detail=lambda _: "conflicts with the first event of this id"
-                    ),
-                )
-            batch.types[rows[repeats]] = OTHER
+        self.counters["duplicates"] += int(repeats.sum())
+        told = rows[conflicts]
+        if len(told):
+            self.counters["conflicts"] += len(told)
+            yield (
+                False,
+                self._late.write(
+                    batch, told, "duplicate", detail=lambda _: "conflicts with the first event of this id"
+                ),
+            )
+        batch.types[rows[repeats]] = OTHER
         return rows[~repeats]
+
+    def _known_cold(self, batch: Batch, rows: I64, hashes: U64, content: U64, moments: Moments) -> tuple[Bools, Bools]:
+        """Which rows repeat an event whose payload is on the shelf, and which of them say something else than it."""
+        repeats, conflicts = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
+        if self.cold is None or not len(self.cold):
+            return repeats, conflicts
+        at, found = self.cold.find(hashes[rows])
+        if len(at):
+            ids = batch.columns[self.intake.id_name].take(pa.array(rows[at]))
+            same = pc.equal(found.ids.cast(ids.type), ids).to_numpy(zero_copy_only=False)
+            same &= found.ts >= self._floors(batch, batch.types[rows[at]], rows[at], moments)
+            at = at[same]
+            repeats[at] = True
+            conflicts[at] = found.content[same] != content[rows[at]]
+        return repeats, conflicts
 
     def _floors(self, batch: Batch | None, types: I64, rows: I64, moments: Moments) -> I64:
         """The time below which an event of each of ``types`` needs no id any more, as of the arrival of each of
@@ -352,7 +417,10 @@ class Engine:
             window = max(query.pattern.window for lane in self.lanes for query in lane.queries)
             closed = self.time.proofs.own(self.log.types(remembered), remembered)
             remembered = remembered[self.log.ts(remembered) >= closed - window]
-        live = np.unique(np.concatenate([remembered, *(lane.refs() for lane in self.lanes)]))
+        live = np.concatenate([remembered, *(lane.refs() for lane in self.lanes)])
+        if self.log.pages is not None:
+            live = live[self.log.present(live)] & SEQUENCE
+        live = np.unique(live)
         if 2 * len(live) < len(self.log):
             self.log.compact(live)
 
@@ -367,6 +435,36 @@ class Engine:
             return kept
 
         self.ids.rebuild(keep, more)
+        if self.cold is not None:
+            self.cold.forget(lambda ts, types: ts >= floors[types])
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def all_stores(self) -> list[Store]:
+        return [store for lane in self.lanes for store in lane.stores.values()]
+
+    def all_timelines(self) -> list[Timeline]:
+        """Sort buffers. Waiting matches stay in memory: what they wait for may come at any time."""
+        return [buffer for lane in self.lanes for buffer in lane.buffers.values()]
+
+    def in_use(self, number: int) -> bool:
+        """Whether events in time look at the slice."""
+        bits = self.layout.bits
+        return any(lane.works_at(number << bits, ((number + 1) << bits) - 1) for lane in self.lanes)
+
+    def chill(self, slices: I64) -> None:
+        """Make the ids of these slices' events, as far as no page holds them yet, known as cold."""
+        assert self.cold is not None
+        own, fresh = self.log.slices()
+        numbers = self.log.numbers()[fresh & np.isin(page_of(own), page_of(slices))]
+        if len(numbers):
+            ids = self.log.take(self.intake.id_name, numbers)
+            log = self.log
+            self.cold.add(self._id_hashes(ids), log.ts(numbers), log.types(numbers), log.content(numbers), ids)
+
+    def forget_numbers(self, numbers: I64) -> None:
+        """The events with these numbers have left memory."""
+        self.ids.rebuild(lambda refs: ~np.isin(refs, numbers))
 
     # --- without a batch ---------------------------------------------------------------------------------------------
 
@@ -401,9 +499,15 @@ class Engine:
     # --- state -------------------------------------------------------------------------------------------------------
 
     def dump(self) -> dict[str, Any]:
+        """State as plain data; of what is on the shelf only the slots."""
+        known: I64 | None = None
+        if self.log.pages:
+            known = self.log.numbers()[self.log.slices()[1]]  # the others are known as cold
         return {
+            "bits": self.layout.bits,
             "log": self.log.dump(),
-            "ids": self.ids.dump(),
+            "ids": self.ids.dump(known),
+            "cold": None if self.cold is None else self.cold.dump(),
             "time": self.time.dump(),
             "next_number": self.intake.next_number,
             "lanes": [lane.dump() for lane in self.lanes],
@@ -412,6 +516,8 @@ class Engine:
     def load(self, state: Mapping[str, Any]) -> None:
         self.log.load(state["log"])
         self.ids.load(state["ids"])
+        if self.cold is not None:
+            self.cold.load(state["cold"])
         self.time.load(state["time"])
         self.intake.next_number = state["next_number"]
         for lane, saved in zip(self.lanes, state["lanes"], strict=True):
@@ -422,11 +528,17 @@ class Engine:
         for lane in self.lanes:
             for store in lane.stores.values():
                 store._check()
-            assert self.log.present(lane.refs()).all(), (
-                "a store, buffer or waiting match refers to payload that is gone"
-            )
+            if lane.pending is not None:
+                lane.pending._check()
+            refs = lane.refs()
+            here = self.log.present(refs)
+            if self.log.pages is not None:
+                self.log.pages._check()
+                here[~here] = self.log.pages.holds(refs[~here])
+            assert here.all(), "a store, buffer or waiting match refers to payload that is gone"
 
     @property
     def nbytes(self) -> int:
         """Bytes of state in memory."""
-        return self.log.nbytes + self.ids.nbytes + sum(lane.nbytes for lane in self.lanes)
+        cold = 0 if self.cold is None else self.cold.nbytes
+        return self.log.nbytes + self.ids.nbytes + cold + sum(lane.nbytes for lane in self.lanes)

@@ -16,6 +16,7 @@ from latecomer.runtime.rows import Rows
 from latecomer.runtime.sequence import scope
 from latecomer.storage.columns import I64, Array
 from latecomer.storage.log import EventLog
+from latecomer.storage.pager import Pager
 from latecomer.storage.store import Bools
 from latecomer.storage.timeline import Timeline
 
@@ -25,9 +26,9 @@ _NO_SCOPE = np.int64(-(2**63))  # below every horizon, even before the clock has
 class Holding:
     """The matches of one query that wait, kept as event references by the last moment that they wait for."""
 
-    def __init__(self, pattern: Pattern, log: EventLog) -> None:
+    def __init__(self, pattern: Pattern, log: EventLog, pager: Pager | None = None) -> None:
         self._pattern, self._log = pattern, log
-        self._timeline = Timeline(len(pattern.positives) + 1)
+        self.timeline = Timeline(len(pattern.positives) + 1, pager)
         kinds = {n.kind for n in pattern.plan.negations}
         self._trailing = "trailing" in kinds
         #: With a leading scope and a trailing one a match may wait so long that negatives in the leading scope are
@@ -35,7 +36,7 @@ class Holding:
         self.outlives_its_killers = {"leading", "trailing"} <= kinds
 
     def __len__(self) -> int:
-        return len(self._timeline)
+        return len(self.timeline)
 
     def ends(self, rows: Rows) -> list[I64]:
         """For each negation the last time of its scope, per row; a scope that holds no whole time has ended before
@@ -81,11 +82,11 @@ class Holding:
     def hold(self, rows: Rows) -> None:
         if len(rows):
             columns: list[Array] = [rows.ref(i) for i in self._pattern.positives]
-            self._timeline.add(np.maximum.reduce(self.ends(rows)), [*columns, rows.keys.view(np.int64)])
+            self.timeline.add(np.maximum.reduce(self.ends(rows)), [*columns, rows.keys.view(np.int64)])
 
     def due(self, horizons: list[int]) -> Rows:
         """Take out the matches whose scopes are all covered."""
-        _, refs = self._timeline.take(max(horizons))
+        _, refs = self.timeline.take(max(horizons))
         rows = self._rows(refs)
         if len(rows) and min(horizons) < max(horizons):
             closed = self.closed(rows, horizons)
@@ -95,7 +96,7 @@ class Holding:
 
     def waiting(self) -> Rows:
         """All matches that wait; they stay."""
-        return self._rows(self._timeline.all()[1])
+        return self._rows(self.timeline.all()[1])
 
     def keep(self, which: Callable[[Rows], Bools]) -> None:
         """Let the other matches go: they were killed while they waited."""
@@ -103,7 +104,7 @@ class Holding:
         if len(rows):
             mask = which(rows)
             if not mask.all():
-                self._timeline = Timeline(self._timeline.width)
+                self.timeline.clear()
                 self.hold(rows.take(mask))
 
     def pick(self, which: Callable[[Rows], Bools]) -> Rows:
@@ -111,18 +112,18 @@ class Holding:
         rows = self.waiting()
         mask = which(rows)
         if mask.any():
-            self._timeline = Timeline(self._timeline.width)
+            self.timeline.clear()
             self.hold(rows.take(~mask))
         return rows.take(mask)
 
     def refs(self) -> I64:
-        """The references of all events that waiting matches consist of."""
-        columns = self._timeline.all()[1][:-1]
+        """The references of all events that waiting matches in memory consist of."""
+        columns = self.timeline.awake()[:-1]
         return np.concatenate(columns)
 
     def earliest(self) -> int | None:
         """The first moment that a match waits for."""
-        return self._timeline.earliest()
+        return self.timeline.earliest()
 
     def _rows(self, columns: list[Array]) -> Rows:
         *refs, keys = columns
@@ -135,10 +136,10 @@ class Holding:
 
     @property
     def nbytes(self) -> int:
-        return self._timeline.nbytes
+        return self.timeline.nbytes
 
     def dump(self) -> Any:
-        return self._timeline.dump()
+        return self.timeline.dump()
 
     def load(self, state: Any) -> None:
-        self._timeline.load(state)
+        self.timeline.load(state)

@@ -5,7 +5,8 @@ is late for one level may be in time for another. Each step takes a batch's even
 order:
 
 1. judge: events that break the promise leave for the late output;
-2. admit: the others enter the stores' staging, at once or through a sort buffer;
+2. admit: the others enter the stores' staging, at once, or through a sort buffer, or once the state that they need is
+   worth reading (``pending``);
 3. correct: old matches that new negatives kill are taken back (final levels have none that has left);
 4. match: new matches leave, or wait until the horizon covers their scopes;
 5. release: waiting matches whose scopes are covered leave, if they are still alive;
@@ -24,12 +25,13 @@ from latecomer.consistency.clock import BEGINNING, END
 from latecomer.consistency.policy import Policy
 from latecomer.runtime.holding import Holding
 from latecomer.runtime.pattern import Pattern, Tester
+from latecomer.runtime.pending import Paging, Pending, Picked
 from latecomer.runtime.proofs import Proofs
 from latecomer.runtime.purging import ProofPurge
 from latecomer.runtime.rows import Rows, joined
 from latecomer.runtime.selection import Selection, Selector
 from latecomer.runtime.sequence import SequenceMatcher
-from latecomer.storage.columns import I64
+from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import U64
 from latecomer.storage.log import EventLog
 from latecomer.storage.store import Bools, CodeLayout, Store, View
@@ -58,7 +60,8 @@ class QueryState:
         self.number = number
         self.pattern = pattern
         self.types = tuple(type_numbers[t] for t in pattern.plan.types)
-        self.negative_types = tuple(type_numbers[n.component.type] for n in pattern.plan.negations)
+        self.negatives = tuple(n.component.type for n in pattern.plan.negations)
+        self.negative_types = tuple(type_numbers[name] for name in self.negatives)
         self.type_of = {c.index: type_numbers[c.type] for c in pattern.components}
         self.matcher: SequenceMatcher
         self.holding: Holding
@@ -80,18 +83,24 @@ class Lane:
         layout: CodeLayout,
         log: EventLog,
         testers: Sequence[Tester],
+        paging: Paging | None = None,
     ) -> None:
         self.policy = policy
+        self.layout = layout
         self.amends = patterns[0][1].plan.level.on_late == "amend"
         self._log = log
         self.clock = BEGINNING
         self.queries = [QueryState(number, pattern, type_numbers) for number, pattern in patterns]
         selections = sorted({s for q in self.queries for s in q.pattern.selections()}, key=repr)
-        self.stores: dict[Selection, Store] = {s: Store(layout) for s in selections}
-        self._buffers: dict[Selection, Timeline] = {s: Timeline(2) for s in selections} if policy.ordered else {}
+        pager = None if paging is None else paging.pager
+        self.stores: dict[Selection, Store] = {s: Store(layout, pager) for s in selections}
+        self.buffers: dict[Selection, Timeline] = {s: Timeline(2, pager) for s in selections} if policy.ordered else {}
+        self.pending: Pending | None = None
+        if paging is not None and not policy.ordered:
+            self.pending = Pending(selections, layout.bits, paging)
         for query in self.queries:
             query.matcher = SequenceMatcher(query.pattern, self.stores.__getitem__, layout, log, testers[query.number])
-            query.holding = Holding(query.pattern, log)
+            query.holding = Holding(query.pattern, log, pager)
             if policy.proves:
                 query.purge = ProofPurge(query.pattern, self.stores.__getitem__, log)
         self._after_proof = 0  # events left by the last purge by proof
@@ -105,29 +114,78 @@ class Lane:
         """Take in the events marked in ``accepted`` (None: all) and act on the policy and ``proofs`` as they are now;
         the deltas must be consumed to the end.
         """
-        if selector is not None:
-            self._admit(selector, accepted, refs, ts)
-        entry = self.policy.entry()
-        for selection, buffer in self._buffers.items():
-            moments, columns = buffer.take(entry)
-            self.stores[selection].stage(columns[0].view(np.uint64), moments, columns[1])
+        rows = {} if selector is None else self._picked(selector, accepted, refs, ts)
+        if self.policy.ordered:
+            rows = self._sorted(rows)
+        elif self.pending is not None:
+            rows = self._ready(self.pending, rows, refs)
+        for selection, (hashes, moments, events) in rows.items():
+            self.stores[selection].stage(hashes, moments, events)
         for query in self.queries:
             # A horizon never moves back, whatever patience does: what has left has left.
-            now = [self.policy.horizon(proofs.bound(t)) for t in query.negative_types]
+            now = [
+                self._horizon(t, name, proofs) for t, name in zip(query.negative_types, query.negatives, strict=True)
+            ]
             yield from self._advance(query, [max(pair) for pair in zip(query.horizons, now, strict=True)], proofs)
         for store in self.stores.values():
             store.commit()
         self._purge(proofs)
 
-    def _admit(self, selector: Selector, accepted: Any, refs: I64, ts: I64) -> None:
-        for selection, store in self.stores.items():
+    def _picked(self, selector: Selector, accepted: Any, refs: I64, ts: I64) -> dict[Selection, Picked]:
+        """The batch's accepted events, by selection."""
+        rows: dict[Selection, Picked] = {}
+        for selection in self.stores:
             at, hashes = _among(selector, selection, accepted)
-            if not len(at):
-                continue
-            if self.policy.ordered:
-                self._buffers[selection].add(ts[at], [hashes.view(np.int64), refs[at]])
-            else:
-                store.stage(hashes, ts[at], refs[at])
+            rows[selection] = hashes, ts[at], refs[at]
+        return rows
+
+    def _sorted(self, rows: Mapping[Selection, Picked]) -> dict[Selection, Picked]:
+        """Events go through the sort buffers: those whose turn has come, in order of time."""
+        for selection, (hashes, ts, refs) in rows.items():
+            self.buffers[selection].add(ts, [hashes.view(np.int64), refs])
+        result: dict[Selection, Picked] = {}
+        entry = self.policy.entry()
+        for selection, buffer in self.buffers.items():
+            moments, (keys, events) = buffer.take(entry)
+            result[selection] = keys.view(np.uint64), moments, events
+        return result
+
+    def _ready(self, pending: Pending, rows: dict[Selection, Picked], refs: I64) -> dict[Selection, Picked]:
+        """Events whose partners may be on the shelf wait for others that need the same."""
+        waits = [events[away] for s, (keys, ts, events) in rows.items() if some(away := self._away(s, keys, ts))]
+        if waits:
+            apart = np.unique(np.concatenate(waits))
+            parted = {s: np.isin(events, apart) for s, (_, _, events) in rows.items()}
+            pending.add({s: _masked(row, parted[s]) for s, row in rows.items()}, self.clock)
+            rows = {s: _masked(row, ~parted[s]) for s, row in rows.items()}
+        for selection, row in pending.due(self.clock).items():
+            now = rows.get(selection)
+            rows[selection] = row if now is None else _together(now, row)
+        return rows
+
+    def _away(self, selection: Selection, hashes: U64, ts: I64) -> Bools:
+        """Which late events of a selection may find partners on the shelf. Late is what is more than a window behind
+        the clock: others look at state that is in use, and are answered at once.
+        """
+        mask = np.zeros(len(ts), bool)
+        window = max(q.pattern.window for q in self._users[selection])
+        late = ts < self.clock - window
+        for other in {s for q in self._users[selection] for s in q.pattern.selections()}:
+            at = (late & (ts - window <= self.stores[other].away_until)).nonzero()[0]
+            if len(at):
+                keys = self.layout.keys(hashes[at]) if other.key == selection.key else None
+                mask[at] |= self.stores[other].away(ts[at] - window, ts[at] + window, keys)
+        return mask
+
+    def _horizon(self, type: int, name: str, proofs: Proofs) -> int:
+        """Everything of a negative type with time up to here is known, and in the stores where the level is final."""
+        horizon = self.policy.horizon(proofs.bound(type))
+        waits = self._unsettled(name)
+        return horizon if waits is None else min(horizon, waits - 1)
+
+    def _unsettled(self, name: str) -> int | None:
+        """The time from which on a final level must not call a type known, since events of it are pending."""
+        return self.pending.earliest(name) if self.policy.final and self.pending else None
 
     def _advance(self, query: QueryState, horizons: list[int], proofs: Proofs) -> Iterator[Delta]:
         """Corrections, new matches and releases of one query."""
@@ -159,7 +217,10 @@ class Lane:
         if not (self.policy.proves and proofs.keyed and set(proofs.names) <= set(query.pattern.plan.key)):
             return query.holding.closed(rows, horizons)
         refs = rows.ref(query.pattern.positives[0])
-        own = [np.maximum(h, proofs.at(t, refs)) for h, t in zip(horizons, query.negative_types, strict=True)]
+        own: list[int | I64] = []
+        for horizon, type, name in zip(horizons, query.negative_types, query.negatives, strict=True):
+            waits = self._unsettled(name)
+            own.append(np.maximum(horizon, np.minimum(proofs.at(type, refs), END if waits is None else waits - 1)))
         return query.holding.closed(rows, own)
 
     def _release(
@@ -190,14 +251,21 @@ class Lane:
             yield Delta(query.number, True, rows)
 
     def _purge(self, proofs: Proofs) -> None:
+        waits = self.pending.earliest() if self.pending else None
         for query in self.queries:
-            query.floor = max(query.floor, self.policy.floor(proofs.least(query.types), query.pattern.window))
+            floor = self.policy.floor(proofs.least(query.types), query.pattern.window)
+            if waits is not None:
+                floor = min(floor, waits - query.pattern.window)
+            query.floor = max(query.floor, floor)
             query.complete = max(query.complete, query.floor)
         for selection, store in self.stores.items():
             floor = min(q.floor for q in self._users[selection])
             if floor > BEGINNING:
                 store.purge(floor)
-        if self.policy.proves and not self.amends and self.stored() > 2 * self._after_proof + _FIRST_PURGE:
+        if not self.policy.proves or self.amends or waits is not None:
+            return
+        # What is on the shelf waits for its whole slice to be useless.
+        if all(store.whole for store in self.stores.values()) and self.stored() > 2 * self._after_proof + _FIRST_PURGE:
             self.purge_by_proof(proofs)
 
     def purge_by_proof(self, proofs: Proofs) -> None:
@@ -233,19 +301,32 @@ class Lane:
                         query.complete = max(query.complete, latest + 1)
         self._after_proof = self.stored()
 
+    def works_at(self, first: int, last: int) -> bool:
+        """Whether events in time look at times from ``first`` to ``last``."""
+        window = max(query.pattern.window for query in self.queries)
+        now = min(self.policy.entry(), self.clock)
+        if now == BEGINNING:
+            return True
+        return last >= now - window and (not self.policy.ordered or first <= now)
+
     def stored(self) -> int:
         """Events in stores, once for each store that holds them."""
         return sum(store.count(View.OLD) for store in self.stores.values())
 
     def oldest(self) -> int:
         """Stores purge in strides, so they hold events below the floor for a while; none below this."""
-        return min((o for store in self.stores.values() if (o := store.oldest()) is not None), default=END)
+        known = [o for store in self.stores.values() if (o := store.oldest()) is not None]
+        if self.pending and (waits := self.pending.earliest()) is not None:
+            known.append(waits)
+        return min(known, default=END)
 
     def refs(self) -> I64:
-        """References to all events that the lane still needs."""
+        """References to all events that the lane still needs, where the lane's own state is in memory."""
         parts = [store.events()[1] for store in self.stores.values()]
-        parts += [buffer.all()[1][1] for buffer in self._buffers.values()]
+        parts += [buffer.awake()[1] for buffer in self.buffers.values()]
         parts += [query.holding.refs() for query in self.queries]
+        if self.pending:
+            parts.append(self.pending.refs())
         return np.concatenate(parts)
 
     # --- events beyond the promise -----------------------------------------------------------------------------------
@@ -279,10 +360,11 @@ class Lane:
             for order in orders:
                 at, hashes = _among(selector, order.selection, late)
                 at, hashes = _where(ts[at] >= query.complete, at, hashes)
-                for rows in query.matcher.around(order, refs[at], ts[at], hashes):
+                own = refs[at]
+                by = own.argsort()  # the seed's reference leads back to its row
+                for rows in query.matcher.around(order, own, ts[at], hashes):
                     told = rows.take(holding.reach(rows) >= query.complete)
-                    # References grow with the row, so the seed's reference leads back to its row.
-                    counts += np.bincount(at[refs[at].searchsorted(told.ref(order.seed))], minlength=len(ts))
+                    counts += np.bincount(at[by[own.searchsorted(told.ref(order.seed), sorter=by)]], minlength=len(ts))
         unknown = ts < query.complete
         missed[unknown] = wrong[unknown] = -1
         return missed, wrong
@@ -301,17 +383,17 @@ class Lane:
 
     def buffered(self) -> int:
         """Rows in sort buffers."""
-        return sum(map(len, self._buffers.values()))
+        return sum(map(len, self.buffers.values()))
 
     @property
     def nbytes(self) -> int:
-        holders: list[Any] = [*self.stores.values(), *self._buffers.values(), *(q.holding for q in self.queries)]
-        return sum(h.nbytes for h in holders)
+        holders: list[Any] = [*self.stores.values(), *self.buffers.values(), *(q.holding for q in self.queries)]
+        return sum(int(h.nbytes) for h in holders) + (self.pending.nbytes if self.pending else 0)
 
     def dump(self) -> dict[str, Any]:
         return {
             "stores": [s.dump() for s in self.stores.values()],
-            "buffers": [b.dump() for b in self._buffers.values()],
+            "buffers": [b.dump() for b in self.buffers.values()],
             "holding": [q.holding.dump() for q in self.queries],
             "horizons": [q.horizons for q in self.queries],
             "clocks": [q.clock for q in self.queries],
@@ -319,12 +401,13 @@ class Lane:
             "clock": self.clock,
             "policy": self.policy.dump(),
             "after_proof": self._after_proof,
+            "pending": self.pending.dump() if self.pending else [],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         for store, saved in zip(self.stores.values(), state["stores"], strict=True):
             store.load(saved)
-        for buffer, saved in zip(self._buffers.values(), state["buffers"], strict=True):
+        for buffer, saved in zip(self.buffers.values(), state["buffers"], strict=True):
             buffer.load(saved)
         queries = zip(self.queries, state["holding"], state["horizons"], state["clocks"], state["floors"], strict=True)
         for query, saved, horizons, clock, (floor, complete) in queries:
@@ -333,12 +416,23 @@ class Lane:
         self.clock = state["clock"]
         self.policy.load(state["policy"])
         self._after_proof = state["after_proof"]
+        if self.pending is not None:
+            self.pending.load(state["pending"])
 
 
 def _among(selector: Selector, selection: Selection, mask: Any) -> tuple[I64, U64]:
     """Rows and key hashes of a selection among the rows marked in ``mask`` (None: all)."""
     at, hashes = selector.select(selection)
     return (at, hashes) if mask is None or not len(at) else _where(mask[at], at, hashes)
+
+
+def _masked(row: Picked, mask: Bools) -> Picked:
+    hashes, ts, refs = row
+    return hashes[mask], ts[mask], refs[mask]
+
+
+def _together(a: Picked, b: Picked) -> Picked:
+    return np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]]), np.concatenate([a[2], b[2]])
 
 
 def _where(mask: Bools, at: I64, hashes: U64) -> tuple[I64, U64]:

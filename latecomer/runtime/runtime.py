@@ -2,13 +2,15 @@
 
 The engine needs the types of columns, so it is built from the first batch (or at once, when the stream declares its
 schema). A snapshot holds everything that answers depend on: ``Runtime.restore`` needs nothing else and gives exactly
-the same future.
+the same future. A runtime with a state folder also writes versions into it, each of which costs what has changed;
+``Runtime.open`` goes on from one.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -25,7 +27,11 @@ from latecomer.runtime.batches import fix_schema, missing_columns, to_arrow
 from latecomer.runtime.changes import check_names
 from latecomer.runtime.engine import Engine, Piece, attributes_of, promised_columns
 from latecomer.runtime.explain import explain
+from latecomer.runtime.spill import Spill, Spilling, memory_size
+from latecomer.storage.folder import StateFolder
 from latecomer.storage.packing import pack, unpack
+from latecomer.storage.pager import Pager
+from latecomer.storage.shelf import MemoryShelf, Slot
 from latecomer.stream import Stream
 from latecomer.units import Duration
 
@@ -62,8 +68,13 @@ class Runtime:
     Args:
         stream: what the columns of batches mean.
         queries: one query or several, each with its own name and level.
+        memory: how much state may be in memory: bytes, or text like ``"512 MiB"``; the rest lies in ``spill``, and is
+            read when an event needs it. None: all of it is in memory.
+        spill: an empty folder, or the URI of one, or :class:`Spill`: for state beyond ``memory``, and for versions
+            (:meth:`checkpoint`).
 
-    Raises ConfigError for queries that cannot live side by side.
+    Raises ConfigError for queries that cannot live side by side, and StateError for a folder that holds a state
+    already (:meth:`open` goes on with it) or cannot be used.
 
     >>> import latecomer as lc
     >>> query = lc.Query("PATTERN SEQ(A a, !B, C c) WHERE [k] WITHIN 10 s", name="q", level=lc.Aggressive("5 s"))
@@ -75,7 +86,14 @@ class Runtime:
     ['delete']
     """
 
-    def __init__(self, stream: Stream, queries: Query | Sequence[Query]) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        queries: Query | Sequence[Query],
+        *,
+        memory: int | str | None = None,
+        spill: str | os.PathLike[str] | Spill | None = None,
+    ) -> None:
         queries = [queries] if isinstance(queries, Query) else list(queries)
         if not queries:
             raise ConfigError("a runtime needs at least one query: Runtime(stream, [Query(…)])")
@@ -95,6 +113,22 @@ class Runtime:
         self._reached = BEGINNING
         self._nows: list[Any] = []
         self._finished = False
+        #: What was noted with the version that this runtime was opened from, or has written last.
+        self.note: Mapping[str, Any] = {}
+        self._folder: StateFolder | None = None
+        self._spilling: Spilling | None = None
+        self._number = 0
+        if memory is not None and spill is None:
+            raise ConfigError(f"memory={memory!r} needs a place for the rest of the state: give spill='a/folder' too")
+        if spill is not None:
+            spill = Spill.of(spill)
+            folder = StateFolder(spill.uri, keep=spill.keep)
+            if versions := folder.versions():
+                raise StateError(
+                    f"the folder {folder.shown!r} holds a state, up to version {versions[-1]}: go on with "
+                    "Runtime.open(…), or give an empty folder"
+                )
+            self._spill(folder, spill, memory)
         declared = stream.declared
         if declared is not None and {stream.type, stream.ts} <= set(declared.names):
             self._build(fix_schema(stream, declared, self._columns, by_row=False))
@@ -231,40 +265,114 @@ class Runtime:
     # --- state -------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """Everything that answers depend on. Restoring gives exactly the same future."""
+        """Everything that answers depend on, in one piece. Restoring gives exactly the same future.
+
+        What lies in a state folder is read and becomes part of it: for large states :meth:`checkpoint` is the better
+        way.
+        """
+        state = self._state()
+        if self._engine is not None and self._engine.memory is not None:
+            memory = self._engine.memory
+            state["shelf"] = [[slot, memory.pager.shelf.get(slot)] for slot in memory.slots()]
+        return pack(state)
+
+    def checkpoint(self, note: Mapping[str, Any] | None = None, *, number: int | None = None) -> int:
+        """Write a version of the state into the folder ``spill=``; returns its number.
+
+        Only what has changed since the last version is written, and the version is there whole or not at all, whatever
+        happens meanwhile.
+
+        Args:
+            note: plain JSON that belongs to this state: offsets of the source, the number of a batch.
+            number: the version's number; None: the next one. Versions from this number on are replaced.
+
+        Raises StateError when the folder cannot be written, or another runtime has taken it over; the last version is
+        as it was.
+        """
+        if self._folder is None:
+            raise ConfigError("checkpoint() needs a folder: give Runtime(…, spill='a/folder')")
+        slots: list[Slot] = []
+        if self._engine is not None and self._engine.memory is not None:
+            self._engine.memory.save()
+            slots = list(self._engine.memory.slots())
+        number = self._number + 1 if number is None else number
+        self._folder.commit(number, pack(self._state()), slots, dict(note or {}))
+        self._number, self.note = number, dict(note or {})
+        return number
+
+    @classmethod
+    def open(
+        cls, spill: str | os.PathLike[str] | Spill, *, version: int | None = None, memory: int | str | None = None
+    ) -> Runtime:
+        """Go on from a version (None: the newest) in a state folder, and take the folder over.
+
+        Little is read at once: the rest comes as events ask for it. Raises StateError when there is no such version,
+        or when what is read is damaged.
+        """
+        spill = Spill.of(spill)
+        folder = StateFolder(spill.uri, keep=spill.keep)
+        numbers = folder.versions()
+        if not numbers or version not in (None, *numbers):
+            there = f"the versions {numbers}" if numbers else "no version"
+            wanted = "" if version is None else f", and not {version}"
+            raise StateError(f"the folder {folder.shown!r} holds {there}{wanted}: begin with Runtime(…, spill=…)")
+        found = folder.read(numbers[-1] if version is None else version)
+        saved = unpack(folder.residue(found))
+        folder.claim()
+        runtime = cls._restored(saved, lambda runtime: runtime._spill(folder, spill, memory))
+        runtime._number, runtime.note = found.number, found.note
+        return runtime
+
+    def _spill(self, folder: StateFolder, spill: Spill, memory: int | str | None) -> None:
+        budget = None if memory is None else memory_size(memory)
+        folder.claim()
+        wait = None if spill.wait is None else Duration.of(spill.wait)
+        self._folder, self._spilling = folder, Spilling(Pager(folder), budget, spill.batch, wait)
+
+    def _state(self) -> dict[str, Any]:
         stream = {**_stream_fields(self.stream), "schema": _schema_bytes(self.stream.schema)}
         engine = self._engine
-        return pack(
-            {
-                "stream": stream,
-                "queries": [{"name": q.name, "text": q.text} for q in self.queries],
-                "schema": None if engine is None else _schema_bytes(engine.intake.given),
-                "state": None if engine is None else engine.dump(),
-                "counters": list(self._counters.items()),
-                "waiting": self._waiting,
-                "reached": self._reached,
-                "nows": self._nows if engine is None else [],
-                "finished": self._finished,
-            }
-        )
+        return {
+            "stream": stream,
+            "queries": [{"name": q.name, "text": q.text} for q in self.queries],
+            "schema": None if engine is None else _schema_bytes(engine.intake.given),
+            "state": None if engine is None else engine.dump(),
+            "counters": list(self._counters.items()),
+            "waiting": self._waiting,
+            "reached": self._reached,
+            "nows": self._nows if engine is None else [],
+            "finished": self._finished,
+        }
 
     @classmethod
     def restore(cls, snapshot: bytes) -> Runtime:
         """The runtime that :meth:`snapshot` was taken of. Raises StateError when the bytes are damaged."""
         saved = unpack(snapshot)
+
+        def carried(runtime: Runtime) -> None:
+            if (blobs := saved.get("shelf")) is not None:
+                shelf = MemoryShelf.holding({tuple(slot): blob for slot, blob in blobs})
+                runtime._spilling = Spilling(Pager(shelf))
+
+        return cls._restored(saved, carried)
+
+    @classmethod
+    def _restored(cls, saved: Mapping[str, Any], prepare: Callable[[Runtime], None]) -> Runtime:
+        """``prepare`` is called before the runtime gets its state."""
         try:
-            return cls._of(saved)
+            return cls._of(saved, prepare)
         except (KeyError, TypeError, ValueError, IndexError) as problem:
             raise StateError(
                 f"this state does not fit this release ({type(problem).__name__}: {problem}): use the one that wrote it"
             ) from problem
 
     @classmethod
-    def _of(cls, saved: Mapping[str, Any]) -> Runtime:
+    def _of(cls, saved: Mapping[str, Any], prepare: Callable[[Runtime], None]) -> Runtime:
         promises = [from_plain(p) for p in saved["stream"]["promises"]]
         declared = _schema_of(saved["stream"]["schema"])
         stream = Stream(**{**saved["stream"], "schema": declared, "promises": promises})
         runtime = cls(stream, [Query(q["text"], name=q["name"]) for q in saved["queries"]])
+        prepare(runtime)
         runtime._counters.update({tuple(k) if isinstance(k, list) else k: n for k, n in saved["counters"]})
         runtime._waiting = [tuple(w) for w in saved["waiting"]]
         runtime._reached = saved["reached"]
@@ -272,8 +380,11 @@ class Runtime:
         runtime._finished = saved["finished"]
         schema = _schema_of(saved["schema"])
         if schema is not None:
-            runtime._engine = Engine(stream, runtime._plans, schema, runtime._counters)
-            runtime._engine.load(saved["state"])
+            state = saved["state"]
+            runtime._engine = Engine(
+                stream, runtime._plans, schema, runtime._counters, runtime._spilling, bits=state["bits"]
+            )
+            runtime._engine.load(state)
         return runtime
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -307,7 +418,7 @@ class Runtime:
     def _build(self, schema: pa.Schema) -> Engine:
         for query in self.queries:
             query.check(self.stream, schema)
-        engine = self._engine = Engine(self.stream, self._plans, schema, self._counters)
+        engine = self._engine = Engine(self.stream, self._plans, schema, self._counters, self._spilling)
         if self._reached > BEGINNING:
             engine.time.reach(self._reached)
         for type, ts, source, key in self._waiting:
@@ -338,7 +449,7 @@ class Runtime:
         schema = pa.schema(fields)
         for query in self.queries:
             query.check(self.stream, schema)
-        fresh = Engine(self.stream, self._plans, schema, self._counters)
+        fresh = Engine(self.stream, self._plans, schema, self._counters, self._spilling, bits=engine.layout.bits)
         fresh.load(engine.dump())
         self._engine = fresh
         return fresh

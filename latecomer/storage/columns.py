@@ -71,7 +71,8 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        return int(self._data.nbytes)
+        """Bytes written to; what was only reserved costs nothing yet."""
+        return int(self._end * self._data.itemsize)
 
 
 class Column(Protocol):

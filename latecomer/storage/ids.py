@@ -149,8 +149,11 @@ class IdIndex:
     def nbytes(self) -> int:
         return self._marks.nbytes + self._refs.nbytes
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self, only: I64 | None = None) -> dict[str, Any]:
+        """The entries (whose references are among ``only``) as plain data."""
         at = (self._marks != _FREE).nonzero()[0]
+        if only is not None:
+            at = at[np.isin(self._refs.take(at), only)]
         return {"marks": self._marks.take(at), "refs": self._refs.take(at)}
 
     def load(self, state: dict[str, Any]) -> None:

@@ -1,12 +1,14 @@
 """The event log: the payload of every event that state still refers to, once, in order of arrival.
 
-Stores, sort buffers and held matches keep *references* (row numbers that never change); columns are gathered only for
-candidates. Rows leave from the front once nothing can refer to them any more.
+Stores, sort buffers and held matches keep *references* that never change; columns are gathered only for candidates.
+Rows leave from the front once nothing can refer to them any more. With pages, a reference also tells the slice of the
+event's time, and whole slices may leave memory: rows of theirs are then gathered from their page.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -14,8 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.storage.columns import I64, Buffer, BytesColumn, Column, FixedColumn, make_column
+from latecomer.storage.columns import I64, Buffer, BytesColumn, Column, FixedColumn, every, make_column, some
 from latecomer.storage.hashing import U64
+from latecomer.storage.pager import Outbox
+from latecomer.storage.pages import CONTENT, NUMBER, SEQUENCE, TS, TYPES, Pages, page_of, reference
 
 Bools = npt.NDArray[np.bool_]
 
@@ -25,12 +29,18 @@ _FIRST_LOOK = 1_024  # events; below this a look is not worth its call
 class EventLog:
     """Columns ``names`` of ``types``, plus each event's time, type number and content hash.
 
-    A reference is the event's number since the log began; ``base`` is the first one still present. After a
-    ``compact`` the log begins with a sparse stretch, whose references are listed; from ``_dense`` on every event is
+    A reference is the event's number since the log began (with ``pages`` also the slice of its time). After a
+    ``compact`` the log begins with a sparse stretch, whose numbers are listed; from ``_dense`` on every event is
     present.
+
+    Args:
+        types: the columns' types.
+        pages: where slices of ``2**bits`` units go that leave memory; None: all stay.
+        bits: see there.
     """
 
-    def __init__(self, types: Mapping[str, pa.DataType]) -> None:
+    def __init__(self, types: Mapping[str, pa.DataType], pages: Pages | None = None, bits: int = 0) -> None:
+        self.pages, self._bits = pages, bits
         self.columns: dict[str, Column] = {name: make_column(kind) for name, kind in types.items()}
         self._ts = Buffer(np.dtype(np.int64))
         self._types = Buffer(np.dtype(np.int32))
@@ -43,17 +53,19 @@ class EventLog:
         return len(self._ts)
 
     @property
-    def base(self) -> int:
-        """The first reference that is present."""
-        return int(self._sparse[0]) if len(self._sparse) else self._dense
-
-    @property
     def end(self) -> int:
-        """The reference that the next event will get."""
+        """The number that the next event will get."""
         return self._dense + len(self._ts) - len(self._sparse)
+
+    def coming(self, ts: I64) -> I64:
+        """The references that events at ``ts`` will get if they are appended next."""
+        numbers = np.arange(self.end, self.end + len(ts))
+        return numbers if self.pages is None else reference(numbers, ts >> self._bits)
 
     def _at(self, refs: I64) -> I64:
         """Positions of events that are present."""
+        if self.pages is not None:
+            refs = refs & SEQUENCE
         positions = refs - (self._dense - len(self._sparse))
         if len(self._sparse):
             old = refs < self._dense
@@ -61,7 +73,9 @@ class EventLog:
         return positions
 
     def present(self, refs: I64) -> Bools:
-        """Which events are still here."""
+        """Which events are in memory."""
+        if self.pages is not None:
+            refs = refs & SEQUENCE
         here = refs >= self._dense
         if len(self._sparse):
             at = self._sparse.searchsorted(refs)
@@ -86,26 +100,54 @@ class EventLog:
             else:
                 column.append(values.take(at))
 
+    def _paged(self, refs: I64) -> Bools | None:
+        """Which events are in pages and not in memory; None: none."""
+        if not self.pages:
+            return None
+        gone = ~self.present(refs)
+        return gone if some(gone) else None
+
     def ts(self, refs: I64) -> I64:
-        return self._ts.live().take(self._at(refs))
+        return self._numbers(self._ts, TS, refs)
 
     def types(self, refs: I64) -> I64:
-        return self._types.live().take(self._at(refs))
+        return self._numbers(self._types, TYPES, refs)
 
     def content(self, refs: I64) -> U64:
-        return self._content.live().take(self._at(refs))
+        return self._numbers(self._content, CONTENT, refs)  # type: ignore[return-value]
+
+    def _numbers(self, own: Buffer, name: str, refs: I64) -> I64:
+        paged = self._paged(refs)
+        if paged is None:
+            return own.live().take(self._at(refs))
+        assert self.pages is not None
+        result = np.empty(len(refs), own.live().dtype)
+        result[~paged] = own.live().take(self._at(refs[~paged]))
+        result[paged] = self.pages.take(name, refs[paged])
+        return result
 
     def take(self, name: str, refs: I64) -> pa.Array:
         """Values of a column at ``refs``, as an Arrow array (texts come as large_string)."""
-        return self.columns[name].take(self._at(refs))
+        paged = self._paged(refs)
+        if paged is None:
+            return self.columns[name].take(self._at(refs))
+        assert self.pages is not None
+        if every(paged):
+            return self.pages.take(name, refs)
+        values = pa.concat_arrays([self.columns[name].take(self._at(refs[~paged])), self.pages.take(name, refs[paged])])
+        order = np.empty(len(refs), np.int64)
+        order[~paged] = np.arange(len(refs) - np.count_nonzero(paged))
+        order[paged] = np.arange(len(refs) - np.count_nonzero(paged), len(refs))
+        return values.take(pa.array(order))
 
     def equal(self, name: str, refs: I64, other: str, other_refs: I64) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Whether the real values agree, row by row; False where either is null."""
         left, right = self.columns[name], self.columns[other]
-        if _plain_integers(left) and _plain_integers(right) and left.type == right.type:
-            return left.values.live().take(self._at(refs)) == right.values.live().take(self._at(other_refs))  # type: ignore[no-any-return]
-        if _plain_texts(left) and _plain_texts(right) and left.type == right.type:
-            return left.same(self._at(refs), right, self._at(other_refs))
+        if left.type == right.type and self._paged(refs) is None and self._paged(other_refs) is None:
+            if _plain_integers(left) and _plain_integers(right):
+                return left.values.live().take(self._at(refs)) == right.values.live().take(self._at(other_refs))  # type: ignore[no-any-return]
+            if _plain_texts(left) and _plain_texts(right):
+                return left.same(self._at(refs), right, self._at(other_refs))
         result = pc.equal(self.take(name, refs), self.take(other, other_refs))
         if result.null_count:
             result = result.fill_null(False)
@@ -116,6 +158,8 @@ class EventLog:
 
         Looks only after the log has grown by half since it last looked, so that the cost per event stays constant.
         """
+        if self.pages is not None:
+            self.pages.drop_before(floor)
         if len(self._ts) < self._look_at:
             return
         ts = self._ts.live()
@@ -131,7 +175,7 @@ class EventLog:
         self._look_at = max(_FIRST_LOOK, len(self._ts) * 3 // 2)
 
     def compact(self, live: I64) -> None:
-        """Keep only the events at ``live`` (ascending references); the others must not be asked for any more. O(n)."""
+        """Keep only the events with these numbers (ascending) in memory. O(n)."""
         at, end = self._at(live), self.end
         for name in ("_ts", "_types", "_content"):
             old: Buffer = getattr(self, name)
@@ -145,18 +189,83 @@ class EventLog:
         self._sparse, self._dense = live, end
 
     @property
-    def nbytes(self) -> int:
+    def held(self) -> int:
+        """Events in memory or in pages, each once."""
+        return len(self) if not self.pages else len(self.pages) + int(np.count_nonzero(self.slices()[1]))
+
+    # --- pages -------------------------------------------------------------------------------------------------------
+
+    def numbers(self) -> I64:
+        """The numbers of all events in memory, ascending."""
+        return np.concatenate([self._sparse, np.arange(self._dense, self.end)])
+
+    def slices(self) -> tuple[I64, Bools]:
+        """For each event in memory its slice, and whether no page holds it yet."""
+        slices = self._ts.live() >> self._bits
+        if not self.pages:
+            return slices, np.ones(len(slices), bool)
+        return slices, self.numbers() >= self.pages.ends(page_of(slices))
+
+    def save(self, slices: I64, outbox: Outbox) -> None:
+        """Write what no page holds yet of these slices; it stays in memory."""
+        assert self.pages is not None
+        own, fresh = self.slices()
+        numbers = self.numbers()
+        pages = page_of(own)
+        at = np.flatnonzero(fresh & np.isin(pages, page_of(slices)))
+        if not len(at):
+            return
+        at = at[pages[at].argsort(kind="stable")]
+        edges = [0, *(np.flatnonzero(np.diff(pages[at])) + 1).tolist(), len(at)]
+        for start, end in pairwise(edges):
+            rows = at[start:end]
+            columns = {name: column.take(rows) for name, column in self.columns.items()}
+            columns[NUMBER] = pa.array(numbers[rows])
+            columns[TS] = pa.array(self._ts.live()[rows])
+            columns[TYPES] = pa.array(self._types.live()[rows])
+            columns[CONTENT] = pa.array(self._content.live()[rows])
+            self.pages.save(int(own[rows[0]]), columns, outbox)
+
+    def evict(self, slices: I64) -> I64:
+        """Drop the events of these slices from memory, which must have been saved; returns their numbers."""
+        own, fresh = self.slices()
+        gone = np.isin(page_of(own), page_of(slices))
+        assert not some(gone & fresh), "an event was to leave memory before it was saved"
+        numbers = self.numbers()
+        if some(gone):
+            self.compact(numbers[~gone])
+        return numbers[gone]
+
+    # --- state -------------------------------------------------------------------------------------------------------
+
+    @property
+    def hot_bytes(self) -> int:
+        """Bytes of the events in memory, without copies of pages."""
         own = self._ts.nbytes + self._types.nbytes + self._content.nbytes + int(self._sparse.nbytes)
         return own + sum(c.nbytes for c in self.columns.values())
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.hot_bytes if self.pages is None else self.hot_bytes + self.pages.nbytes
+
     def dump(self) -> dict[str, Any]:
+        """The events that no page holds, and what pages there are."""
+        fresh = slice(None) if not self.pages else np.flatnonzero(self.slices()[1])
+        if isinstance(fresh, slice):
+            columns = {name: column.live() for name, column in self.columns.items()}
+            sparse, dense = self._sparse, self._dense
+        else:
+            columns = {name: column.take(fresh) for name, column in self.columns.items()}
+            sparse, dense = self.numbers()[fresh], self.end
         return {
-            "dense": self._dense,
-            "sparse": self._sparse,
-            "ts": self._ts.live(),
-            "types": self._types.live(),
-            "content": self._content.live(),
-            "columns": {name: column.live() for name, column in self.columns.items()},
+            "dense": dense,
+            "sparse": sparse,
+            "ts": self._ts.live()[fresh],
+            "types": self._types.live()[fresh],
+            "content": self._content.live()[fresh],
+            "columns": columns,
+            "pages": None if self.pages is None else self.pages.dump(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -166,6 +275,8 @@ class EventLog:
         }
         self.append(state["ts"], state["types"], state["content"], columns)
         self._dense, self._sparse = state["dense"], state["sparse"]
+        if self.pages is not None:
+            self.pages.load(state["pages"])
 
 
 def _plain_integers(column: Column) -> TypeGuard[FixedColumn]:

@@ -6,7 +6,7 @@ carry. A blob is what it was when it comes back, or :class:`StateError` says why
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from latecomer.errors import StateError
@@ -48,7 +48,17 @@ class MemoryShelf:
     def __init__(self) -> None:
         self._files: dict[str, bytes] = {}
         self._live: dict[str, set[Slot]] = {}
+        self._given: dict[Slot, bytes] = {}
         self._made = 0
+
+    @classmethod
+    def holding(cls, blobs: Mapping[Slot, bytes]) -> MemoryShelf:
+        """A shelf that holds these blobs in these slots, whatever shelf they come from."""
+        shelf = cls()
+        shelf._given = dict(blobs)
+        names = [name.removeprefix("memory-") for name, _, _ in blobs if name.startswith("memory-")]
+        shelf._made = 1 + max((int(n) for n in names if n.isdigit()), default=-1)
+        return shelf
 
     def put(self, blobs: Sequence[bytes]) -> list[Slot]:
         name = f"memory-{self._made}"
@@ -65,12 +75,15 @@ class MemoryShelf:
 
     def get(self, slot: Slot) -> bytes:
         name, offset, length = slot
+        if slot in self._given:
+            return self._given[slot]
         if tuple(slot) not in self._live.get(name, ()):
             raise StateError(f"{tuple(slot)!r} is no slot of this shelf, or was freed: slots come from put")
         return self._files[name][offset : offset + length]
 
     def free(self, slots: Iterable[Slot]) -> None:
         for slot in slots:
+            self._given.pop(slot, None)
             live = self._live.get(slot[0])
             if live is None:
                 continue
@@ -81,9 +94,9 @@ class MemoryShelf:
     @property
     def nbytes(self) -> int:
         """Bytes of all files that are still needed, whole."""
-        return sum(map(len, self._files.values()))
+        return sum(map(len, self._files.values())) + sum(map(len, self._given.values()))
 
     @property
     def slots(self) -> set[Slot]:
         """What has been put and not freed."""
-        return set().union(*self._live.values())
+        return set(self._given).union(*self._live.values())

@@ -7,8 +7,12 @@ small run; ``commit`` folds it in, merging runs so that sizes grow geometrically
 
 Delta joins need the state before and after a batch at once, hence the three views: OLD (committed), NEW (staged), ALL.
 
+A frame may also have *saved* runs, which are on the shelf and, if they were asked for, in memory too: apart from the
+fresh ones, so that they leave memory without being written again. A saved run is read when a probe comes into its slice
+with a key that its filter does not rule out.
+
 Invariants (``_check``): runs are sorted; a run's codes lie in its frame's slice; each committed run is at least twice
-as long as the next one; no frame is empty.
+as long as the next one, fresh and saved ones apart; no frame is empty.
 """
 
 from __future__ import annotations
@@ -24,7 +28,10 @@ import numpy.typing as npt
 from sortedcontainers import SortedDict
 
 from latecomer.storage.columns import I64, some
+from latecomer.storage.filters import Filter
 from latecomer.storage.hashing import U64
+from latecomer.storage.pager import Outbox, Pager
+from latecomer.storage.shelf import Slot
 
 Bools = npt.NDArray[np.bool_]
 
@@ -74,6 +81,10 @@ class Run:
     def __len__(self) -> int:
         return len(self.codes)
 
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.refs.nbytes
+
 
 @dataclass(frozen=True, slots=True)
 class Staged:
@@ -101,20 +112,51 @@ _GROWTH = 8
 _TAIL = 512  # events; runs up to this length are always merged: searching one more run costs more than copying it
 
 
+@dataclass(slots=True)
+class Saved:
+    """A run on the shelf, and a filter that knows its keys; ``run`` and ``filter`` are their copies in memory, if there
+    are any.
+    """
+
+    slots: tuple[Slot, Slot]
+    count: int
+    filter: Filter | None = None
+    run: Run | None = None
+
+    def load(self, pager: Pager) -> Run:
+        return self.run or Run(*pager.load(self.slots[0]))
+
+    def may_hold(self, keys: U64, pager: Pager) -> Bools:
+        """Which keys the run may hold: no false "no"."""
+        if self.filter is None:
+            self.filter = Filter(pager.load(self.slots[1]))
+        return self.filter.maybe(keys)
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.filter is None else self.filter.words.nbytes
+
+
 class Frame:
     """The events of one store in one slice of event time."""
 
-    __slots__ = ("new", "old")
+    __slots__ = ("new", "old", "saved", "touched")
 
     def __init__(self) -> None:
         self.old: list[Run] = []
         self.new: Run | None = None
+        self.saved: list[Saved] = []
+        self.touched = 0
 
     def runs(self, view: View) -> list[Run]:
-        if view is View.OLD:
-            return self.old
+        """The runs of a view that are in memory."""
         new = [] if self.new is None else [self.new]
-        return new if view is View.NEW else self.old + new
+        if view is View.NEW:
+            return new
+        old = self.old
+        if self.saved:
+            old = [s.run for s in self.saved if s.run is not None] + old
+        return old if view is View.OLD else old + new
 
     def commit(self) -> None:
         if self.new is None:
@@ -126,7 +168,7 @@ class Frame:
         self.old.append(last)
 
     def keep(self, wanted: list[Bools]) -> None:
-        """Keep the committed events that ``wanted`` marks, one array for each run."""
+        """Keep the fresh events that ``wanted`` marks, one array for each run."""
         places = [mask.nonzero()[0] for mask in wanted]
         runs = [Run(r.codes.take(at), r.refs.take(at)) for r, at in zip(self.old, places, strict=True)]
         self.old = []
@@ -135,21 +177,35 @@ class Frame:
                 self.new = run
                 self.commit()
 
+    @property
+    def fresh(self) -> int:
+        """Events that are in memory alone."""
+        return sum(map(len, self.old))
+
     def __len__(self) -> int:
-        return sum(map(len, self.runs(View.ALL)))
+        return sum(s.count for s in self.saved) + self.fresh + (0 if self.new is None else len(self.new))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        runs = sum(run.nbytes for run in self.runs(View.ALL))
+        return runs + sum(s.nbytes for s in self.saved)
 
 
 class Store:
-    """All frames of one (type, key, filter), on the layout and with the retention of its lane."""
+    """All frames of one (type, key, filter), on the layout and with the retention of its lane; ``pager``: where saved
+    runs are."""
 
-    def __init__(self, layout: CodeLayout) -> None:
+    def __init__(self, layout: CodeLayout, pager: Pager | None = None) -> None:
         self.layout = layout
+        self._pager = pager
         self.frames: SortedDict[int, Frame] = SortedDict()
         self.staged = _NOTHING
         self._dirty: list[Frame] = []
         self._purged = -(2**63)
         self._sizes = [0, 0]
         self._latest = [-(2**63), -(2**63)]
+        self.away_until = -(2**63)  #: all events later than this are in memory
 
     def stage(self, hashes: U64, ts: I64, refs: I64) -> None:
         """Take in a batch's events (any order); they are in the views NEW and ALL until :meth:`commit`."""
@@ -214,11 +270,12 @@ class Store:
         wanted = np.empty((len(lo), 2), np.uint64)  # where each row's stretch begins, and where the next one would
         for number in [low] if low == high else list(self.frames.irange(low, high)):
             frame = self.frames.get(number)
-            runs = frame.runs(view) if frame is not None else []
-            if not runs:
+            if frame is None:
                 continue
             wanted[:, 0], wanted[:, 1] = self._codes_in(number, keys, lo, hi)
-            for run in runs:
+            if frame.saved and view is not View.NEW:
+                self._fetch(frame, keys, wanted[:, 0], wanted[:, 1])
+            for run in frame.runs(view):
                 found = run.codes.searchsorted(wanted)
                 first = found[:, 0]
                 count = found[:, 1] - first
@@ -238,11 +295,12 @@ class Store:
         numbers = [low] if low == high else list(self.frames.irange(low, high, reverse=backward))
         for number in numbers:  # the nearest slice first
             frame = self.frames.get(number)
-            runs = frame.runs(view) if frame is not None else []
-            if not runs:
+            if frame is None:
                 continue
             begin, after = self._codes_in(number, keys, lo, hi)
-            for run in runs:  # each narrows the stretch to what is nearer than its own find
+            if frame.saved and view is not View.NEW:
+                self._fetch(frame, keys, begin, after)
+            for run in frame.runs(view):  # each narrows the stretch to what is nearer than its own find
                 if backward:
                     found = run.codes.searchsorted(after) - 1
                 else:
@@ -268,15 +326,29 @@ class Store:
         after = np.maximum(np.minimum(hi - base, mask) + 1, begin)
         return keys + begin.view(np.uint64), keys + after.view(np.uint64)
 
+    def _fetch(self, frame: Frame, keys: U64, begin: U64, after: U64) -> None:
+        """Bring the saved runs into memory that may hold a key of a row with a stretch in this frame."""
+        assert self._pager is not None
+        frame.touched = self._pager.turn
+        asked: U64 | None = None
+        for saved in frame.saved:
+            if saved.run is None:
+                if asked is None:
+                    asked = keys[begin < after]
+                if len(asked) and some(saved.may_hold(asked, self._pager)):
+                    saved.run = saved.load(self._pager)
+
     def purge(self, floor: int) -> None:
         """Drop committed events with time below ``floor``.
 
-        Whole frames go at once. In the frame that the floor cuts, runs are rewritten each time the floor has moved a
-        quarter of a slice, so that the work per event stays constant and the excess is bounded.
+        Whole frames go at once. In the frame that the floor cuts, fresh runs are rewritten each time the floor has
+        moved a quarter of a slice, so that the work per event stays constant and the excess is bounded.
         """
         bits = self.layout.bits
         while self.frames and (self.frames.peekitem(0)[0] + 1) << bits <= floor:
-            self._sizes[0] -= len(self.frames.popitem(0)[1])
+            frame = self.frames.popitem(0)[1]
+            self._sizes[0] -= len(frame)
+            self._free(frame.saved)
         if self.frames and floor - self._purged >= 1 << (bits - 2):
             self._purged = floor
             number, frame = self.frames.peekitem(0)
@@ -289,25 +361,36 @@ class Store:
                 if not len(frame):
                     del self.frames[number]
 
+    def _free(self, saved: list[Saved]) -> None:
+        if saved:
+            assert self._pager is not None
+            self._pager.free([slot for s in saved for slot in s.slots])
+
     def oldest(self) -> int | None:
         """No committed event is older than this; None when there is none."""
         return max(self.frames.peekitem(0)[0] << self.layout.bits, self._purged) if self.frames else None
 
     def events(self) -> tuple[U64, I64]:
-        """Keys and references of all committed events."""
-        runs = [run for frame in self.frames.values() for run in frame.old]
+        """Keys and references of all committed events in memory."""
+        runs = [run for frame in self.frames.values() for run in frame.runs(View.OLD)]
         if not runs:
             return _NOTHING.keys, _NOTHING.refs
         return self.layout.keys(np.concatenate([r.codes for r in runs])), np.concatenate([r.refs for r in runs])
 
     def keep(self, wanted: I64) -> I64:
-        """Drop the committed events whose references are not in ``wanted`` (ascending); return those of the dropped."""
+        """Drop the committed events whose references are not in ``wanted`` (ascending); return those of the dropped.
+
+        All events must be in memory. What was saved of a frame that loses some is fresh again.
+        """
         gone: list[I64] = [_NOTHING.refs]
         for number, frame in list(self.frames.items()):
-            masks = [np.isin(run.refs, wanted, assume_unique=True) for run in frame.old]
-            lost = [run.refs[~mask] for run, mask in zip(frame.old, masks, strict=True) if not mask.all()]
+            masks = [np.isin(run.refs, wanted, assume_unique=True) for run in frame.runs(View.OLD)]
+            lost = [run.refs[~mask] for run, mask in zip(frame.runs(View.OLD), masks, strict=True) if not mask.all()]
             if lost:
                 gone += lost
+                frame.old = frame.runs(View.OLD)
+                self._free(frame.saved)
+                frame.saved = []
                 frame.keep(masks)
                 if not len(frame):
                     del self.frames[number]
@@ -315,25 +398,91 @@ class Store:
         self._sizes[0] -= len(dropped)
         return dropped
 
+    # --- on the shelf ------------------------------------------------------------------------------------------------
+
+    @property
+    def whole(self) -> bool:
+        """Whether all events are in memory."""
+        return all(s.run is not None for frame in self.frames.values() for s in frame.saved)
+
+    def away(self, lo: I64, hi: I64, keys: U64 | None) -> Bools:
+        """For which rows events from ``lo`` to ``hi`` may be on the shelf and not in memory; ``keys``: of these keys
+        alone."""
+        mask = np.zeros(len(lo), bool)
+        if self._pager is None or not len(lo):
+            return mask
+        bits = self.layout.bits
+        for number in self.frames.irange(int(lo.min()) >> bits, int(hi.max()) >> bits):
+            gone = [s for s in self.frames[number].saved if s.run is None]
+            if gone:
+                at = ((lo < (number + 1) << bits) & (hi >= number << bits) & ~mask).nonzero()[0]
+                for saved in gone:
+                    mask[at] |= True if keys is None else saved.may_hold(keys[at], self._pager)
+        return mask
+
+    def save(self, number: int, outbox: Outbox) -> None:
+        """Write what is fresh in a frame; it stays in memory, as a saved run. Small saved runs are written with it."""
+        frame = self.frames.get(number)
+        if frame is None or not frame.old:
+            return
+        assert self._pager is not None
+        run = frame.old[0]
+        for other in frame.old[1:]:
+            run = _merge(run, other)
+        kept = list(frame.saved)
+        merged: list[Saved] = []
+        while kept and kept[-1].count < 2 * len(run):
+            last = kept.pop()
+            run = _merge(last.load(self._pager), run)
+            merged.append(last)
+        keys = Filter.of(np.unique(self.layout.keys(run.codes)))
+        slots: list[Slot] = []
+        outbox.add([run.codes, run.refs], slots.append)
+        outbox.add(keys.words, slots.append)
+
+        def done() -> None:
+            frame.saved, frame.old = [*kept, Saved((slots[0], slots[1]), len(run), keys, run)], []
+            self._free(merged)
+
+        outbox.after(done)
+
+    def evict(self, number: int) -> None:
+        """Drop what is saved of a frame from memory."""
+        frame = self.frames.get(number)
+        if frame is not None and frame.saved:
+            self.away_until = max(self.away_until, ((number + 1) << self.layout.bits) - 1)
+            for saved in frame.saved:
+                saved.run = None
+
+    def slots(self) -> list[Slot]:
+        """All that the store needs of the shelf."""
+        return [slot for frame in self.frames.values() for s in frame.saved for slot in s.slots]
+
     @property
     def nbytes(self) -> int:
-        return sum(r.codes.nbytes + r.refs.nbytes for f in self.frames.values() for r in f.runs(View.ALL))
+        """Bytes in memory."""
+        return sum(frame.nbytes for frame in self.frames.values())
 
     def dump(self) -> dict[str, Any]:
-        """Committed state as plain data."""
-        frames = {n: [(r.codes, r.refs) for r in f.old] for n, f in self.frames.items()}
-        return {"frames": list(frames.items()), "purged": self._purged}
+        """What is fresh, and what saved runs there are, as plain data."""
+        frames = {n: [(r.codes, r.refs) for r in f.old] for n, f in self.frames.items() if f.old}
+        saved = {n: [[s.slots, s.count] for s in f.saved] for n, f in self.frames.items() if f.saved}
+        return {
+            "frames": list(frames.items()),
+            "saved": list(saved.items()),
+            "purged": self._purged,
+            "latest": self._latest[0],
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         for number, runs in state["frames"]:
             self._frame(number).old = [Run(codes, refs) for codes, refs in runs]
+        for number, saved in state["saved"]:
+            self.away_until = max(self.away_until, ((number + 1) << self.layout.bits) - 1)
+            self._frame(number).saved = [Saved((tuple(run), tuple(keys)), count) for (run, keys), count in saved]
         self._purged = state["purged"]
         self._sizes = [sum(map(len, self.frames.values())), 0]
-        if self.frames:
-            number, frame = self.frames.peekitem(-1)
-            self._latest[0] = (number << self.layout.bits) + max(
-                int((r.codes & np.uint64(self.layout.mask)).max()) for r in frame.old
-            )
+        self._latest[0] = state["latest"]
 
     def _check(self) -> None:
         """Assert every invariant."""
@@ -343,9 +492,12 @@ class Store:
             for run in frame.runs(View.ALL):
                 assert (run.codes[1:] >= run.codes[:-1]).all(), f"frame {number}: run not sorted"
                 assert len(run.codes) == len(run.refs)
-            sizes = list(map(len, frame.old))
-            total += sum(sizes)
-            assert all(a >= 2 * b for a, b in itertools.pairwise(sizes)), f"frame {number}: run sizes {sizes}"
+            saved = [s.count for s in frame.saved]
+            for sizes in (list(map(len, frame.old)), saved):
+                assert all(a >= 2 * b for a, b in itertools.pairwise(sizes)), f"frame {number}: run sizes {sizes}"
+            total += sum(saved) + frame.fresh
+            for kept in frame.saved:
+                assert kept.run is None or len(kept.run) == kept.count, f"frame {number}: {kept}"
         assert total == self._sizes[0], f"{total} events committed, {self._sizes[0]} counted"
 
 

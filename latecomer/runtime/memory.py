@@ -1,0 +1,172 @@
+"""Memory: what of an engine's state is in memory, what on the shelf, and what a version of it consists of.
+
+State is cut into slices of event time, the same for all stores and for the events' payload, so a slice can leave memory
+as a whole: each store's frame, the payload as a page, and the ids of its events as a run of cold ids. The rules:
+
+* Over the budget, what is on the shelf already and was only read goes first, the longest unused before others; then
+  whole slices are written and dropped, the oldest first, those last that events in time look at.
+* Room is made before a batch is taken in: where it fails, nothing has changed, and the batch can be given again.
+* A version writes slices in which much has changed, and carries the small rest itself: so a version costs what changed
+  since the last one, and slices are not scattered over many small files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from latecomer.storage.columns import I64
+from latecomer.storage.pager import Outbox, Pager
+from latecomer.storage.shelf import Slot
+
+if TYPE_CHECKING:
+    from latecomer.runtime.engine import Engine
+
+_TARGET = 0.8  # of the budget is filled after room was made, so that it is made seldom
+_LOOK = 64  # a look at the budget after each 1/64 of it has come in
+_CARRIED = 256 << 10  # bytes that a version carries itself, and
+_CARRIED_SHARE = 64  # this part of the state that was written before
+_ROUGH = 64  # bytes of an event on the shelf, roughly
+
+
+class Memory:
+    """Keeps ``engine`` within ``budget`` bytes (None: all the memory there is)."""
+
+    def __init__(self, engine: Engine, pager: Pager, budget: int | None) -> None:
+        self._engine, self.pager, self.budget = engine, pager, budget
+        self._come = 0  # bytes that came in since the last look
+
+    # --- the budget --------------------------------------------------------------------------------------------------
+
+    def make_room(self, coming: int) -> None:
+        """Bring state below the budget, with ``coming`` bytes to be taken in. Raises StateError where it cannot be
+        written; then nothing has changed.
+        """
+        self.pager.turn += 1
+        if self.budget is None:
+            return
+        self._come += coming
+        if self._come * _LOOK < self.budget:
+            return
+        self._come = 0
+        excess = self._engine.nbytes + coming - self.budget
+        if excess <= 0:
+            return
+        wanted = excess + int(self.budget * (1 - _TARGET))
+        wanted -= self._drop_copies(wanted)
+        if wanted > 0:
+            self._evict(wanted)
+
+    def _drop_copies(self, wanted: int) -> int:
+        """Drop what is on the shelf too, least recently used first; returns the bytes that this gave."""
+        copies: list[tuple[int, int, Any]] = []
+        for store in self._engine.all_stores():
+            for number, frame in store.frames.items():
+                size = sum(s.run.nbytes for s in frame.saved if s.run is not None)
+                if size:
+                    copies.append((frame.touched, size, lambda store=store, number=number: store.evict(number)))
+        pages = self._engine.log.pages
+        assert pages is not None
+        copies += [(page.touched, page.nbytes, page.columns.clear) for _, page in pages.cached()]
+        copies.sort(key=lambda copy: copy[0])
+        given = 0
+        for _, size, drop in copies:
+            if given >= wanted:
+                break
+            drop()
+            given += size
+        return given
+
+    def _evict(self, wanted: int) -> None:
+        """Write and drop whole slices that give so many bytes."""
+        engine = self._engine
+        slices, counts = np.unique(engine.log.slices()[0], return_counts=True)
+        payload = engine.log.hot_bytes / max(len(engine.log), 1)
+        ids = engine.ids.nbytes / max(len(engine.ids), 1)
+        sizes = dict(zip(slices.tolist(), (counts * (payload + ids)).astype(np.int64).tolist(), strict=True))
+        for store in engine.all_stores():
+            for number, frame in store.frames.items():
+                sizes[number] = sizes.get(number, 0) + frame.nbytes
+        chosen = []
+        for number in sorted(sizes, key=lambda n: (engine.in_use(n), n)):
+            if wanted <= 0:
+                break
+            chosen.append(number)
+            wanted -= sizes[number]
+        self._leave(np.array(sorted(chosen), np.int64))
+
+    def _leave(self, slices: I64) -> None:
+        engine = self._engine
+        outbox = self.pager.outbox()
+        self._write(slices, outbox)
+        for timeline in engine.all_timelines():
+            timeline.sleep(slices, engine.layout.bits, outbox)
+        outbox.send()
+        for store in engine.all_stores():
+            for number in slices.tolist():
+                store.evict(number)
+        engine.forget_numbers(engine.log.evict(slices))
+
+    # --- versions ----------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write the slices in which much has changed; they stay in memory."""
+        engine = self._engine
+        own, fresh = engine.log.slices()
+        slices, counts = np.unique(own[fresh], return_counts=True)
+        size = engine.log.hot_bytes / max(len(engine.log), 1)
+        changed = dict(zip(slices.tolist(), (counts * size).astype(np.int64).tolist(), strict=True))
+        for store in engine.all_stores():
+            for number, frame in store.frames.items():
+                if frame.fresh:
+                    changed[number] = changed.get(number, 0) + 16 * frame.fresh
+        pages = engine.log.pages
+        assert pages is not None
+        carried = sum(changed.values())
+        if carried <= max(_CARRIED, len(pages) * _ROUGH // _CARRIED_SHARE):
+            return
+        chosen = []
+        for number in sorted(changed, key=lambda n: -changed[n]):
+            if carried <= _CARRIED // 2:
+                break
+            chosen.append(number)
+            carried -= changed[number]
+        outbox = self.pager.outbox()
+        self._write(np.array(sorted(chosen), np.int64), outbox)
+        outbox.send()
+
+    def _write(self, slices: I64, outbox: Outbox) -> None:
+        engine = self._engine
+        engine.chill(slices)
+        for store in engine.all_stores():
+            for number in slices.tolist():
+                store.save(number, outbox)
+        engine.log.save(slices, outbox)
+
+    def slots(self) -> Iterable[Slot]:
+        """All that the state needs of the shelf."""
+        engine = self._engine
+        assert engine.log.pages is not None and engine.cold is not None
+        yield from engine.log.pages.slots()
+        yield from engine.cold.slots()
+        for store in engine.all_stores():
+            yield from store.slots()
+        for timeline in engine.all_timelines():
+            yield from timeline.slots()
+
+    def facts(self) -> dict[str, Any]:
+        """For explain."""
+        engine, pager = self._engine, self.pager
+        assert engine.log.pages is not None
+        return {
+            "budget": self.budget,
+            "in_memory": engine.nbytes,
+            "events_on_shelf": len(engine.log.pages),
+            "pending": sum(len(lane.pending) for lane in engine.lanes if lane.pending is not None),
+            "reads": pager.reads,
+            "read_bytes": pager.read_bytes,
+            "writes": pager.writes,
+            "written_bytes": pager.written_bytes,
+        }

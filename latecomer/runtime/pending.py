@@ -1,0 +1,122 @@
+"""Pending: late events that wait until what they need from the shelf is worth reading (Liu 2012, §3.6.4).
+
+The rule: an event whose partners may be on the shelf does not enter at once. It waits, with others of its slice, until
+there are more than ``batch`` of them or the oldest has waited for ``wait``; then all enter together and their frames
+are read once. That is as if they had arrived then, so no net answer depends on it; whether an event is late was decided
+when it really came. An event enters the stores of all its selections at one time, or matches would be lost between two
+stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from latecomer.runtime.selection import Selection
+from latecomer.storage.columns import I64
+from latecomer.storage.hashing import U64
+from latecomer.storage.pager import Pager
+
+
+@dataclass(frozen=True, slots=True)
+class Paging:
+    """How a lane's state goes to the shelf and back; ``batch`` and ``wait`` (units) are those of the module."""
+
+    pager: Pager
+    batch: int
+    wait: int
+
+
+#: Events of a selection: key hashes, times and references.
+Picked = tuple[U64, I64, I64]
+
+
+@dataclass(slots=True)
+class _Page:
+    """Events of one slice that wait since the clock was at ``since``."""
+
+    since: int
+    count: int = 0
+    parts: dict[int, list[Picked]] = field(default_factory=dict)
+
+
+class Pending:
+    """Waiting events of one lane, by slices of ``2**bits`` units."""
+
+    def __init__(self, selections: Sequence[Selection], bits: int, paging: Paging) -> None:
+        self._selections, self._bits, self._batch, self._wait = list(selections), bits, paging.batch, paging.wait
+        self._pages: dict[int, _Page] = {}
+
+    def __len__(self) -> int:
+        return sum(page.count for page in self._pages.values())
+
+    def add(self, rows: Mapping[Selection, Picked], clock: int) -> None:
+        """Let these events wait; ``clock``: how far the lane's clock has come."""
+        counted: dict[int, list[I64]] = {}
+        for index, selection in enumerate(self._selections):
+            hashes, ts, refs = rows[selection]
+            slices = ts >> self._bits
+            for number in np.unique(slices).tolist():
+                at = np.flatnonzero(slices == number)
+                page = self._pages.setdefault(number, _Page(clock))
+                page.parts.setdefault(index, []).append((hashes[at], ts[at], refs[at]))
+                counted.setdefault(number, []).append(refs[at])
+        for number, parts in counted.items():
+            self._pages[number].count += len(np.unique(np.concatenate(parts)))
+
+    def due(self, clock: int) -> dict[Selection, Picked]:
+        """Take out the events whose turn it is."""
+        ready = [n for n, p in self._pages.items() if p.count > self._batch or clock - p.since >= self._wait]
+        pages = [self._pages.pop(number) for number in ready]
+        return self._joined(pages)
+
+    def _joined(self, pages: Sequence[_Page]) -> dict[Selection, Picked]:
+        result: dict[Selection, Picked] = {}
+        for index, selection in enumerate(self._selections):
+            parts = [part for page in pages for part in page.parts.get(index, [])]
+            if parts:
+                hashes, ts, refs = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+                result[selection] = hashes, ts, refs
+        return result
+
+    def earliest(self, type: str | None = None) -> int | None:
+        """The least time of a waiting event (of a type)."""
+        return min(
+            (
+                int(ts.min())
+                for page in self._pages.values()
+                for index, parts in page.parts.items()
+                if type is None or self._selections[index].type == type
+                for _, ts, _ in parts
+            ),
+            default=None,
+        )
+
+    def refs(self) -> I64:
+        """References of all that wait."""
+        parts = [refs for _, _, refs in self._joined(list(self._pages.values())).values()]
+        return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        rows = (part for page in self._pages.values() for parts in page.parts.values() for part in parts)
+        return sum(column.nbytes for part in rows for column in part)
+
+    def dump(self) -> list[Any]:
+        return [[n, p.since, p.count, [[i, part] for i, part in p.parts.items()]] for n, p in self._pages.items()]
+
+    def load(self, state: list[Any]) -> None:
+        for number, since, count, parts in state:
+            kept = {index: [(h, ts, refs) for h, ts, refs in rows] for index, rows in parts}
+            self._pages[number] = _Page(since, count, kept)
+
+    def _check(self) -> None:
+        for number, page in self._pages.items():
+            refs = np.unique(np.concatenate([refs for rows in page.parts.values() for _, _, refs in rows]))
+            assert len(refs) == page.count > 0, f"page {number} counts {page.count} of {len(refs)}"
+            for rows in page.parts.values():
+                for _, ts, _ in rows:
+                    assert (ts >> self._bits == number).all(), f"page {number} holds events of other slices"
