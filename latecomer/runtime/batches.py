@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from latecomer.consistency.clock import BEGINNING, FAR
 from latecomer.errors import SchemaError
-from latecomer.runtime.intervals.reading import HIDDEN, IntervalReader
+from latecomer.runtime.intervals.reading import IntervalReader
 from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import first_words
 from latecomer.stream import Stream
@@ -167,11 +167,11 @@ class Intake:
         self.schema = schema if stream.id is not None else schema.append(pa.field(NUMBER, pa.int64()))
         timed = schema.field(stream.ts).type
         self.unit = "s" if pa.types.is_null(timed) and stream.unit is None else stream.unit_for(timed)
-        intervals = stream.intervals(self.unit)
-        #: How intervals are read; None where times are exact.
-        self.reader = None if intervals is None else IntervalReader(stream, intervals, self.unit)
+        #: How intervals come about and how they are read; None where times are exact.
+        self.intervals = stream.intervals(self.unit)
+        self.reader = None if self.intervals is None else IntervalReader(stream, self.intervals, self.unit)
         #: Columns of events that are not the user's.
-        self.hidden = {} if intervals is None else HIDDEN
+        self.hidden: dict[str, pa.DataType] = {} if self.reader is None else self.reader.hidden
         self.next_number = 0
         self._known = len(types)
         names = [*types, *([stream.punctuation] if stream.punctuation is not None else [])]
@@ -179,6 +179,10 @@ class Intake:
         short = len(names) <= 8 and all(len(name.encode()) <= 8 for name in names)
         self._short = list(zip(*first_words(pa.array(names, pa.string())), strict=True)) if short else []
         self._lookup = pc.SetLookupOptions(value_set=pa.array(names, pa.string()))
+
+    def promised(self, ts: int, source: Any) -> int:
+        """A promise about times of ``source`` (None: of all) as one about the times by which events are ordered."""
+        return ts if self.reader is None else self.reader.promised(ts, source)
 
     @property
     def ts_type(self) -> pa.DataType:
@@ -375,6 +379,9 @@ def fix_schema(stream: Stream, given: pa.Schema, needed: Iterable[str], by_row: 
     fields[stream.ts] = _time_column(stream.ts, fields[stream.ts])
     if stream.upper is not None:
         fields[stream.upper] = _time_column(stream.upper, fields[stream.upper])
+        for one, other in ((stream.ts, stream.upper), (stream.upper, stream.ts)):
+            if pa.types.is_null(fields[one]):
+                fields[one] = fields[other]
         if not castable(fields[stream.upper], fields[stream.ts]):
             raise SchemaError(
                 f"column {stream.ts!r} holds {fields[stream.ts]} and {stream.upper!r} {fields[stream.upper]}: both "

@@ -17,7 +17,9 @@ from latecomer.errors import ConfigError
 from latecomer.query.expressions import Attribute, Call, Expr, Literal, replaced
 from latecomer.query.plan import Plan
 from latecomer.query.types import EVENT_TIME, INTERVAL_COLUMNS, result_type
-from latecomer.runtime.evaluate import Times, compile_value
+from latecomer.runtime.evaluate import Lookup, Times, compile_value
+from latecomer.runtime.intervals.lane import Told
+from latecomer.runtime.intervals.matcher import Revision
 from latecomer.runtime.lane import Delta
 from latecomer.runtime.pattern import Pattern, Tester
 from latecomer.runtime.rows import joined
@@ -83,7 +85,14 @@ class ChangeWriter:
     """Turns one query's matches into rows of the common schema."""
 
     def __init__(
-        self, pattern: Pattern, schema: pa.Schema, id_name: str, log: EventLog, tester: Tester, times: Times
+        self,
+        pattern: Pattern,
+        schema: pa.Schema,
+        id_name: str,
+        log: EventLog,
+        tester: Tester,
+        times: Times,
+        uncertain: bool = False,
     ) -> None:
         self._pattern, self._schema, self._id, self._log, self._tester = pattern, schema, id_name, log, tester
         self._times = times
@@ -94,8 +103,10 @@ class ChangeWriter:
         level = pattern.plan.level
         self._amends = level.on_late == "amend"
         self._revises = isinstance(level, Aggressive) and level.corrections == "replace"
+        #: Whether times are intervals, so that changes say what is known of them.
+        self._uncertain = uncertain
         self._returns = {
-            alias: compile_value(replaced(expr, _exactly), times, schema.field(alias).type)
+            alias: compile_value(replaced(expr, _apart if uncertain else _exactly), times, schema.field(alias).type)
             for alias, expr in pattern.plan.returns
         }
 
@@ -114,19 +125,44 @@ class ChangeWriter:
             "query": self._texts["query"].take(n),
             "match_id": self._match_ids(ids, n),
             "events": pa.ListArray.from_arrays(pa.array(offsets), _as(ids, self._id_type)),
-            "first_ts": self._moments(np.concatenate([p.time(positives[0]) for p in parts])),
-            "last_ts": self._moments(np.concatenate([p.time(positives[-1]) for p in parts])),
         }
+        if self._uncertain:
+            columns |= self._spans(deltas)
+        else:
+            columns["first_ts"] = self._moments(np.concatenate([p.time(positives[0]) for p in parts]))
+            columns["last_ts"] = self._moments(np.concatenate([p.time(positives[-1]) for p in parts]))
         if self._amends:
             columns["amended"] = pa.concat_arrays([pa.repeat(d.amended, len(d.rows)) for d in deltas])
         if self._revises:
             columns["revision"] = pa.array(np.concatenate([self._causes(d) for d in deltas]))
         if self._returns:
             lookup = self._tester.lookup(joined(parts))
+            if self._uncertain:
+                lookup = self._known(deltas, lookup)
             for alias, value in self._returns.items():
                 columns[alias] = value(lookup, n)
         arrays = [columns[name] if name in columns else pa.nulls(n, kind) for name, kind in self._fields]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _spans(self, deltas: Sequence[Delta]) -> dict[str, pa.Array]:
+        """What is known of the time of matches, and how probable they are."""
+        first, last = self._moments(_joint(deltas, "earliest", 0)), self._moments(_joint(deltas, "latest", -1))
+        spans = {"first_ts": first, "last_ts": last, "earliest": first, "latest": last}
+        return spans | {"confidence": _joint_confidence(deltas)}
+
+    def _known(self, deltas: Sequence[Delta], lookup: Lookup) -> Lookup:
+        """A lookup that knows what functions say too."""
+        places = {c.var: place for place, c in enumerate(self._pattern.plan.positives)}
+
+        def column(attribute: Attribute) -> pa.Array:
+            if not attribute.var.startswith(_APART):
+                return lookup(attribute)
+            function, _, var = attribute.var.removeprefix(_APART).partition(_APART)
+            if function == "confidence":
+                return _joint_confidence(deltas)
+            return pa.array(_joint(deltas, function, places[var]))
+
+        return column
 
     def _ops(self, deltas: Sequence[Delta]) -> pa.Array:
         pieces = [self._texts["insert" if d.insert else "delete"].take(len(d.rows)) for d in deltas]
@@ -162,6 +198,32 @@ class ChangeWriter:
 def _exactly(call: Call) -> Expr:
     """What a function says where times are exact."""
     return Literal(1.0) if call.var is None else Attribute(call.var, EVENT_TIME)
+
+
+#: Begins the names of variables that stand for functions.
+_APART = "\0"
+
+
+def _apart(call: Call) -> Expr:
+    """A function as an attribute of a variable that no query can have."""
+    var = f"{_APART}{call.function}{_APART}{call.var or ''}"
+    return Attribute(var, call.function if call.var is None else EVENT_TIME)
+
+
+def _revisions(deltas: Sequence[Delta]) -> list[Revision]:
+    return [d.revision for d in deltas if isinstance(d, Told) and d.revision is not None]
+
+
+def _joint(deltas: Sequence[Delta], side: str, place: int) -> I64:
+    """The ``earliest`` or ``latest`` of one positive in all matches."""
+    result: I64 = np.concatenate([getattr(r, side)[place] for r in _revisions(deltas)])
+    return result
+
+
+def _joint_confidence(deltas: Sequence[Delta]) -> pa.Array:
+    """The confidences of all matches, null where that was too costly to find out."""
+    values = np.concatenate([r.confidence for r in _revisions(deltas)])
+    return pa.array(values, mask=np.isnan(values))
 
 
 _HEX = np.array([int.from_bytes(f"{b:02x}".encode(), "little") for b in range(256)], "<u2")

@@ -40,6 +40,13 @@ class IntervalReader:
     def __init__(self, stream: Stream, intervals: Intervals, unit: str) -> None:
         self._stream, self._unit, self.intervals = stream, unit, intervals
 
+    @property
+    def hidden(self) -> dict[str, pa.DataType]:
+        """The hidden columns that say something: shapes where there are several, weights where events bring them."""
+        own = self._stream.pmf is not None
+        needed = (UPPER, *([SHAPE] if own or len(self.intervals.shapes) > 1 else []), *([WEIGHTS] if own else []))
+        return {name: HIDDEN[name] for name in needed}
+
     def promised(self, ts: int, source: Any) -> int:
         """A promise about the time stamps of ``source`` (None: of all), as one about lower ends."""
         if source is None:
@@ -86,6 +93,8 @@ class IntervalReader:
         if not self.intervals.sources or self._stream.source is None:
             return np.zeros(n, np.int64)
         column = columns[self._stream.source]
+        if pa.types.is_null(column.type):  # nobody has said who they are so far
+            return np.zeros(n, np.int64)
         try:
             sources = pa.array(self.intervals.sources, column.type)
         except (pa.ArrowException, TypeError, ValueError):
