@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -76,14 +77,14 @@ class Decoder:
 
     def decode(self, messages: Sequence[Message], origins: Origins) -> Decoded:
         """Events and poison among ``messages``; ``origins`` says where these were first written."""
-        values = [message.value() for message in messages]
+        values = list(map(methodcaller("value"), messages))
         poison: dict[int, Unreadable] = {}
         promised = self._promises(messages, poison) if self.entry.punctuation is not None else {}
         rows, refused = formats.read_all(self._read, values)
         for number, problem in refused.items():
             if number not in promised and number not in poison:
                 poison[number] = self._refusal(values[number], problem)
-        if any(len(value) > self._limit for value in values if value is not None):
+        if None in values or max(map(len, values), default=0) > self._limit:
             for number, value in enumerate(values):
                 if value is not None and len(value) > self._limit and number not in promised:
                     detail = f"{len(value)} bytes, allowed are {self._limit}"
@@ -93,11 +94,8 @@ class Decoder:
         if apart:
             numbers = np.delete(numbers, list(apart))
             rows = [rows[n] for n in numbers.tolist()]
-            messages_kept: Sequence[Message] = [messages[n] for n in numbers.tolist()]
-            origins_kept = origins.take(numbers)
-        else:
-            messages_kept, origins_kept = messages, origins
-        batch, numbers = self._columns(rows, messages_kept, origins_kept, numbers, poison)
+            messages = [messages[n] for n in numbers.tolist()]
+        batch, numbers = self._columns(rows, messages, origins, numbers, poison)
         if promised:
             batch, numbers = self._with_promises(batch, numbers, promised)
         return Decoded(batch, numbers, poison)
@@ -144,7 +142,14 @@ class Decoder:
         try:
             return pa.array(values, field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            kept = [_fitted(value, field.type, field.name, reason, row, bad) for row, value in enumerate(values)]
+            as_text = pa.types.is_string(field.type) and (field.name in _ROLES or place.kind != "field")
+            kept = []
+            for row, value in enumerate(values):
+                try:
+                    kept.append(_fitted(value, field.type, as_text, from_text=place.kind == "header"))
+                except (pa.ArrowException, TypeError, ValueError, OverflowError) as problem:
+                    bad.setdefault(row, Unreadable(reason, f"{field.name}: {problem}"))
+                    kept.append(None)
             return pa.array(kept, field.type)
 
     def _judge(self, arrays: dict[str, pa.Array], bad: dict[int, Unreadable]) -> None:
@@ -213,15 +218,14 @@ class Decoder:
         return formats.explain(problem, self._reasons)
 
 
-def _fitted(value: Any, kind: pa.DataType, name: str, reason: str, row: int, bad: dict[int, Unreadable]) -> Any:
-    """The value as the column holds it; None, with a note in ``bad``, where it cannot."""
-    if value is not None and pa.types.is_string(kind) and name in _ROLES and not isinstance(value, str):
-        value = str(value)  # an id or a source may be a number in the message
-    try:
-        return pa.scalar(value, kind).as_py()
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as problem:
-        bad.setdefault(row, Unreadable(reason, f"{name}: {problem}"))
-        return None
+def _fitted(value: Any, kind: pa.DataType, as_text: bool, from_text: bool) -> Any:
+    """The value as a column of this type holds it; raises where it cannot. ``as_text``: numbers may stand for names.
+    ``from_text``: texts may stand for numbers."""
+    if value is not None and as_text and not isinstance(value, str):
+        value = str(value)
+    if from_text and isinstance(value, str) and not pa.types.is_string(kind):
+        return pa.scalar(value).cast(kind).as_py()
+    return pa.scalar(value, kind).as_py()
 
 
 def _places(entry: Input, schema: pa.Schema) -> dict[str, Place]:

@@ -19,6 +19,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -332,10 +333,15 @@ class Member:
         self.watch.show(figures, {task.name: task.runtime for task in tasks if task.runtime is not None})
 
 
+_error = methodcaller("error")
+
+
 def _by_partition(messages: Sequence[Message], owned: int) -> Iterator[tuple[Partition, list[Message]]]:
     """Messages by partition, each in order; raises where the consumer reports that it cannot go on."""
-    good = [m for m in messages if m.error() is None]
-    for message in messages if len(good) < len(messages) else ():
+    good, failed = list(messages), any(map(_error, messages))
+    if failed:
+        good = [message for message in messages if message.error() is None]
+    for message in messages if failed else ():
         error = message.error()
         if error is not None and error.fatal():
             raise Fenced(error.str())

@@ -62,7 +62,7 @@ class ForwardTask:
     def take(self, batches: Mapping[Partition, Sequence[Message]]) -> Iterator[Outgoing]:
         """Take in messages; yields what is to be written. The position moves when the iterator has come to its end."""
         for messages in batches.values():
-            decoded = self._decoder.decode(messages, Origins.of(*self.partition, messages))
+            decoded = self._decoder.decode(messages, Origins(self.partition[0]))
             targets = self._targets(decoded.batch).tolist()
             for number, target in zip(decoded.numbers.tolist(), targets, strict=True):
                 yield from self._forward(messages[number], range(self._count) if target < 0 else (target,))

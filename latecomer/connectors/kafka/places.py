@@ -6,9 +6,10 @@ input topic, so ids, sources and dead letters are the same with and without one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 POSITION = "latecomer.position"
 #: No time beyond this can be told from "never"; the engine's own limit is higher.
 _MOST = 2**62
+
+_partition, _offset = methodcaller("partition"), methodcaller("offset")
 
 
 class Message(Protocol):
@@ -42,26 +45,16 @@ class Message(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Where messages were first written: one topic, partitions and offsets."""
+    """Where messages were first written: all in one topic. ``forwarded``: they came through the internal one."""
 
     topic: str
-    partitions: np.ndarray[Any, Any]
-    offsets: np.ndarray[Any, Any]
+    forwarded: bool = False
 
-    @classmethod
-    def of(cls, topic: str, partition: int, messages: Sequence[Message]) -> Origins:
-        """The origins of messages that come straight from an input partition."""
-        offsets = np.fromiter((m.offset() for m in messages), np.int64, len(messages))
-        return cls(topic, np.full(len(messages), partition), offsets)
-
-    def take(self, numbers: np.ndarray[Any, Any]) -> Origins:
-        """Some of them."""
-        return Origins(self.topic, self.partitions[numbers], self.offsets[numbers])
-
-    def positions(self) -> list[str]:
-        """``topic-partition-offset`` of each, an identity that never changes."""
-        pairs = zip(self.partitions.tolist(), self.offsets.tolist(), strict=True)
-        return [f"{self.topic}-{partition}-{offset}" for partition, offset in pairs]
+    def places(self, messages: Sequence[Message]) -> Iterable[tuple[int, int]]:
+        """Partition and offset of each."""
+        if self.forwarded:
+            return [position_of(message)[1:] for message in messages]
+        return zip(map(_partition, messages), map(_offset, messages), strict=True)
 
 
 def position_header(topic: str, partition: int, offset: int) -> tuple[str, bytes]:
@@ -84,9 +77,9 @@ def position_of(message: Message) -> tuple[str, int, int]:
 
 def from_record(place: Place, messages: Sequence[Message], origins: Origins) -> list[Any]:
     """The values at a place outside the message's value; None where there is none."""
-    count = len(messages)
+    topic = origins.topic
     if place.kind == "constant":
-        return [place.value] * count
+        return [place.value] * len(messages)
     if place.kind == "header":
         return [_header(message, place) for message in messages]
     match place.value:
@@ -95,12 +88,12 @@ def from_record(place: Place, messages: Sequence[Message], origins: Origins) -> 
         case "key":
             return [_text(message.key()) for message in messages]
         case "topic":
-            return [origins.topic] * count
+            return [topic] * len(messages)
         case "partition":
-            return [f"{origins.topic}-{partition}" for partition in origins.partitions.tolist()]
+            return [f"{topic}-{partition}" for partition, _ in origins.places(messages)]
         case "offset":
-            return [str(offset) for offset in origins.offsets.tolist()]
-    return origins.positions()
+            return [offset for _, offset in origins.places(messages)]
+    return [f"{topic}-{partition}-{offset}" for partition, offset in origins.places(messages)]
 
 
 def _header(message: Message, place: Place) -> Any:
@@ -108,9 +101,10 @@ def _header(message: Message, place: Place) -> Any:
     if text is None or place.unit is None:
         return text
     try:
-        return datetime.fromisoformat(text) if place.unit == "iso" else int(text)
+        found = datetime.fromisoformat(text) if place.unit == "iso" else int(text)
     except ValueError:
         return text  # whoever reads a time finds that it is none, and says so
+    return text if isinstance(found, int) and abs(found) > _MOST else found
 
 
 def _text(value: bytes | str | None) -> str | None:
@@ -132,11 +126,10 @@ def whole_units(values: Sequence[Any], unit: str, wanted: str, reason: str, bad:
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             column = pa.array([_micros(v, r, reason, bad) for r, v in enumerate(values)], pa.int64())
         unit = "us"
+    elif set(map(type, values)) <= {int, type(None)}:
+        column = pa.array(values, pa.int64())
     else:
-        try:
-            column = pa.array(values, pa.int64())
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            return pa.array([_scaled(v, unit, wanted, r, reason, bad) for r, v in enumerate(values)], pa.int64())
+        return pa.array([_scaled(v, unit, wanted, r, reason, bad) for r, v in enumerate(values)], pa.int64())
     given, target = UNITS[unit], UNITS[wanted]
     if given == target:
         return column

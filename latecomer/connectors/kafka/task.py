@@ -184,8 +184,8 @@ class MatchTask:
         decoded: list[tuple[Sequence[Message], Decoded]] = []
         for partition, messages in batches.items():
             if self.merge is None:
-                origins = Origins.of(*partition, messages)
-                decoded.append((messages, self._decoders[partition[0]].decode(messages, origins)))
+                topic = partition[0]
+                decoded.append((messages, self._decoders[topic].decode(messages, Origins(topic))))
             else:
                 decoded.append(self._decode_forwarded(messages))
         poison = [(messages[n], problem) for messages, found in decoded for n, problem in sorted(found.poison.items())]
@@ -201,11 +201,9 @@ class MatchTask:
         places = [position_of(message) for message in messages]
         batches, numbers = [], []
         poison: dict[int, Unreadable] = {}
-        partitions = np.array([partition for _, partition, _ in places])
         for topic in dict.fromkeys(topic for topic, _, _ in places):
             own = np.array([n for n, place in enumerate(places) if place[0] == topic])
-            origins = Origins(topic, partitions[own], np.array([places[n][2] for n in own.tolist()]))
-            found = self._decoders[topic].decode([messages[n] for n in own.tolist()], origins)
+            found = self._decoders[topic].decode([messages[n] for n in own.tolist()], Origins(topic, forwarded=True))
             batches.append(found.batch)
             numbers.append(own[found.numbers])
             poison.update((int(own[n]), problem) for n, problem in found.poison.items())
@@ -223,4 +221,4 @@ class MatchTask:
 
     def _count(self, batches: Mapping[Partition, Sequence[Message]]) -> None:
         self.counts.consumed += sum(map(len, batches.values()))
-        self.counts.bytes += sum(len(m) for messages in batches.values() for m in messages)
+        self.counts.bytes += sum(sum(map(len, messages)) for messages in batches.values())
