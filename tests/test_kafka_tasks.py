@@ -1,0 +1,324 @@
+"""Tasks, state versions and partitions, without a broker: what a crash at any point leaves behind is enough to go on as
+if nothing had happened."""
+
+import json
+import random
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import latecomer as lc
+from latecomer.connectors.kafka.config import loads
+from latecomer.connectors.kafka.decode import Decoder
+from latecomer.connectors.kafka.encode import Encoder, plain
+from latecomer.connectors.kafka.merging import PromisesOfPartitions
+from latecomer.connectors.kafka.partitions import ForwardTask
+from latecomer.connectors.kafka.places import POSITION
+from latecomer.connectors.kafka.state import KEPT, StateKeeper
+from latecomer.connectors.kafka.task import Mark, MatchTask
+from latecomer.errors import StateError
+from tests import oracle
+from tests.test_kafka_formats import Fake
+
+PIPELINE = """
+name = "p"
+[kafka]
+brokers = "127.0.0.1:1"
+[columns]
+k = "int"
+[stream]
+{stream}
+[[input]]
+topic = "in"
+format = "json"
+id = "id"
+{input}
+[[query]]
+name = "q"
+text = "PATTERN SEQ(A a, !B b, C c) WHERE [k] WITHIN 20 ms RETURN a.k AS k"
+level = "{level}"
+[output]
+changes = "changes"
+late = "late"
+dead_letters = "dead"
+[state]
+uri = "{state}"
+{more}
+"""
+
+
+def pipeline(state, level="aggressive(max_delay = 30 ms)", stream="", input="", more=""):
+    return loads(PIPELINE.format(state=state, level=level, stream=stream, input=input, more=more))
+
+
+def messages_of(rng, count):
+    """Events, late by up to 30 ms and sometimes by more, and now and then something else."""
+    found = []
+    for offset in range(count):
+        ts = offset * 2 - rng.choice([0, 0, 0, rng.randrange(30), 50])
+        event = {"id": f"e{offset}", "type": rng.choice("ABC"), "ts": ts, "k": rng.randrange(2)}
+        found.append(Fake(b"{" if rng.random() < 0.05 else json.dumps(event).encode(), offset + offset // 7))
+    return found  # offsets have gaps, as transactions leave them
+
+
+class Process:
+    """What survives a crash (offset and mark, versions, what was committed), and a task on top of it."""
+
+    def __init__(self, pipeline, keeper, fine=False):
+        self.pipeline, self.keeper, self.fine = pipeline, keeper, fine
+        self.offset, self.mark, self.log, self.pending = 0, Mark(), [], []
+        self.open()
+
+    def open(self):
+        self.pending = []
+        runtime, at, until = self.keeper.fresh(), self.offset, -1
+        if self.mark.state is not None:
+            runtime, _ = self.keeper.load("in-3", self.mark.state)
+            at, until = self.mark.at, self.offset
+        decoders = {"in": Decoder(self.pipeline.inputs[0], self.pipeline)}
+        self.task = MatchTask("in-3", decoders, Encoder(self.pipeline), runtime, {("in", 3): at})
+        self.task.version, self.task.at, self.task.until = self.mark.state, self.mark.at, until
+        if self.fine:
+            self.task.fine = 10**9
+
+    def take(self, messages):
+        """The messages that follow the position, up to the end of ``messages``."""
+        (position,) = self.task.positions.values()
+        fresh = [m for m in messages if m.offset() >= position]
+        out = list(self.task.take({("in", 3): fresh})) if fresh else []
+        (self.log if self.fine else self.pending).extend(out)
+
+    def commit(self, version):
+        if self.task.replaying:
+            return
+        if version or self.task.needs_version:
+            self.task.written(self.keeper.save("in-3", self.task.runtime, self.task.note(), self.task.version))
+        ((_, self.offset, self.mark),) = self.task.marks()
+        self.log += self.pending
+        self.pending = []
+
+
+def told(log):
+    """Changes in order, late ids and dead letters."""
+    changes = [json.loads(m.value) for m in log if m.topic == "changes"]
+    late = [m.key for m in log if m.topic == "late"]
+    dead = [plain(m.headers)["latecomer.offset"] for m in log if m.topic == "dead"]
+    return changes, late, dead
+
+
+def alive(changes):
+    """The matches that hold in the end; each may only be inserted where it is not, and deleted where it is."""
+    held = {}
+    for change in changes:
+        assert (change["match_id"] in held) == (change["op"] == "delete"), change
+        if change["op"] == "insert":
+            held[change["match_id"]] = tuple(change["events"])
+        else:
+            del held[change["match_id"]]
+    return set(held.values())
+
+
+def wanted(given, messages):
+    """By the oracle and by one runtime in one go."""
+    rows = [json.loads(m.value()) for m in messages if m.value() != b"{"]
+    out = lc.Runtime(given.stream, given.queries).process(rows)
+    late = out.late.to_pylist()
+    gone = {row["id"] for row in late}
+    plan = given.queries[0].plan
+    return set(map(tuple, oracle.matches(plan, [r for r in rows if r["id"] not in gone], "ms"))), late
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.data())
+def test_crashes_at_any_point(tmp_path_factory, seed, data):
+    given = pipeline(tmp_path_factory.mktemp("state"))
+    messages = messages_of(random.Random(seed), 60)
+    process, seen = Process(given, StateKeeper(given)), 0
+    for step in data.draw(st.lists(st.sampled_from(["take", "take", "commit", "version", "crash"]), max_size=25)):
+        if step == "take":
+            seen = min(seen + data.draw(st.integers(1, 12)), len(messages))
+            process.take(messages[:seen])
+        elif step == "crash":
+            process.open()
+        else:
+            process.commit(step == "version")
+    process.take(messages)
+    process.commit(False)
+    assert not process.task.replaying
+    changes, late, dead = told(process.log)
+    matches, late_rows = wanted(given, messages)
+    assert alive(changes) == matches
+    assert sorted(late) == sorted(row["late_id"].encode() for row in late_rows)
+    assert dead == [str(m.offset()) for m in messages if m.value() == b"{"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.data())
+def test_crashes_where_all_is_seen_at_once(tmp_path_factory, seed, data):
+    """At least once: what a reader has seen is corrected after a crash, though the batches are cut in other places."""
+    given = pipeline(tmp_path_factory.mktemp("state"))
+    messages = messages_of(random.Random(seed), 60)
+    process, seen = Process(given, StateKeeper(given), fine=True), 0
+    for step in data.draw(st.lists(st.sampled_from(["take", "take", "commit", "crash"]), max_size=20)):
+        if step == "take":
+            seen = min(seen + data.draw(st.integers(1, 12)), len(messages))
+            process.take(messages[:seen])
+        elif step == "crash":
+            process.open()
+        else:
+            process.commit(False)
+    process.take(messages)
+    last = {}
+    changes, late, _ = told(process.log)
+    for change in changes:
+        last[tuple(change["events"])] = change["op"]
+    matches, late_rows = wanted(given, messages)
+    assert {events for events, op in last.items() if op == "insert"} == matches
+    assert set(late) == {row["late_id"].encode() for row in late_rows}
+
+
+def test_a_task_that_was_told_the_time_writes_a_version(tmp_path):
+    given = pipeline(tmp_path, stream='idle_timeout = "1 s"')
+    process = Process(given, StateKeeper(given))
+    process.take(messages_of(random.Random(1), 5))
+    process.commit(False)
+    assert not process.task.needs_version
+    list(process.task.advance(10**6))
+    assert process.task.needs_version
+    before = process.mark
+    process.commit(False)
+    assert process.mark != before and not process.task.needs_version
+
+
+# --- state versions --------------------------------------------------------------------------------------------------
+
+
+def test_versions_have_names_of_their_own(tmp_path):
+    given = pipeline(tmp_path)
+    one, other = StateKeeper(given), StateKeeper(given)
+    first = one.save("in-3", one.fresh(), {}, None)
+    mine, theirs = (keeper.save("in-3", keeper.fresh(), {"who": n}, first) for n, keeper in enumerate([one, other]))
+    assert mine != theirs and mine.split("-")[0] == theirs.split("-")[0]
+    assert [other.load("in-3", name)[1]["who"] for name in (mine, theirs)] == [0, 1]
+
+
+def test_only_old_versions_are_removed(tmp_path):
+    given = pipeline(tmp_path)
+    keeper = StateKeeper(given)
+    names = [None]
+    for _ in range(KEPT + 4):
+        names.append(keeper.save("in-3", keeper.fresh(), {}, names[-1]))
+    late = names[KEPT + 1]  # a process that believes to own the partition commits nothing, so it removes nothing later
+    keeper.settle("in-3", late)
+    assert all(keeper.load("in-3", name) for name in names[2:])
+    keeper.settle("in-3", names[-1])
+    for name in names[-1 - KEPT :]:
+        keeper.load("in-3", name)
+    with pytest.raises(StateError, match="before, or begin under another name"):
+        keeper.load("in-3", names[2])
+
+
+def test_the_state_of_another_pipeline_is_refused(tmp_path):
+    given = pipeline(tmp_path)
+    keeper = StateKeeper(given)
+    name = keeper.save("in-3", keeper.fresh(), {}, None)
+    with pytest.raises(StateError, match="query 'q' differs"):
+        StateKeeper(pipeline(tmp_path, level="kslack(1 s)")).load("in-3", name)
+    with pytest.raises(StateError, match="the stream differs"):
+        StateKeeper(pipeline(tmp_path, stream='max_ahead = "1 h"')).load("in-3", name)
+
+
+def test_marks():
+    assert Mark.of(Mark("0000000001-ab", 5).text()) == Mark("0000000001-ab", 5)
+    assert Mark.of("something else") == Mark.of("") == Mark.of(None) == Mark()
+    with pytest.raises(StateError, match="another release"):
+        Mark.of('{"latecomer": 2, "state": "x"}')
+
+
+# --- repartition -----------------------------------------------------------------------------------------------------
+
+FORWARD = '[repartition]\ntopic = "inner"\npartitions = {}'
+
+
+def forward(given, messages, by=("k",)):
+    task = ForwardTask("in-3", Decoder(given.inputs[0], given), Encoder(given), given, by, 0)
+    return list(task.take({("in", 3): messages})), task
+
+
+def test_forwarding_keeps_messages_and_brings_keys_together(tmp_path):
+    given = pipeline(tmp_path, more=FORWARD.format(4))
+    messages = [
+        Fake(json.dumps({"id": f"e{n}", "type": "A", "ts": n, "k": n % 10}).encode(), n, more=[("trace", b"\xff")])
+        for n in range(50)
+    ]
+    out, task = forward(given, [*messages, Fake(b"{", 50)])
+    assert task.positions == {("in", 3): 51}
+    assert [m.kind for m in out] == ["forward"] * 50 + ["dead"]
+    partitions = {}
+    for message, sent in zip(messages, out, strict=False):
+        assert (sent.topic, sent.value, sent.key, sent.timestamp) == ("inner", message.content, b"key", message.time[1])
+        assert sent.headers == [("trace", b"\xff"), (POSITION, f"3-{message.number}-in".encode())]
+        partitions.setdefault(json.loads(sent.value)["k"], set()).add(sent.partition)
+    assert all(len(found) == 1 for found in partitions.values())
+    assert len(set.union(*partitions.values())) > 1
+    one, _ = forward(pipeline(tmp_path, more=FORWARD.format(1)), messages, by=())
+    assert {m.partition for m in one} == {0}
+
+
+def test_punctuation_reaches_all_partitions(tmp_path):
+    given = pipeline(tmp_path, input='punctuation = { type = "DONE" }', more=FORWARD.format(3))
+    out, _ = forward(given, [Fake(b'{"type": "DONE", "ts": 5, "of": "B"}', 1)])
+    assert [m.partition for m in out] == [0, 1, 2]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20), st.sampled_from([None, "A"])), max_size=15))
+def test_a_promise_holds_once_every_partition_has_made_it(rows):
+    merge, said = PromisesOfPartitions(3, "P", sources=False), {}
+    reached = {}
+    for partition, ts, of in rows:
+        said.setdefault(of, {}).setdefault(partition, []).append(ts)
+        wanted = min(max(x) for x in said[of].values()) if len(said[of]) == 3 else None
+        batch = pa.RecordBatch.from_pylist(
+            [{"type": "P", "ts": ts, "of": of}, {"type": "A", "ts": 1, "of": None}],
+            pa.schema([("type", pa.string()), ("ts", pa.int64()), ("of", pa.string())]),
+        )
+        found, kept = merge.apply(batch, [("t", partition)] * 2)
+        assert found.column("type").to_pylist()[-1] == "A" and kept.tolist()[-1] == 1
+        if found.num_rows == 2:
+            reached[of] = found.column("ts").to_pylist()[0]
+        assert reached.get(of) == wanted
+        saved, merge = merge.dump(), PromisesOfPartitions(3, "P", sources=False)
+        merge.load(json.loads(json.dumps(saved)))
+
+
+def test_promises_of_sources_that_are_partitions_need_no_other(tmp_path):
+    merge = PromisesOfPartitions(2, "P", sources=True)
+    row = {"type": "P", "ts": 4, "of": None, "source": "in-1"}
+    assert merge.apply(pa.RecordBatch.from_pylist([row]), [("in", 1)])[0].num_rows == 1
+
+
+def test_several_partitions_are_mixed_fairly(tmp_path):
+    """Of two topics in one batch neither runs ahead, which would make the other's events late."""
+    given = loads(
+        PIPELINE.format(state=tmp_path, level="aggressive(max_delay = 5 ms)", stream="", input="", more="").replace(
+            'topic = "in"', 'topic = ["in", "other"]'
+        )
+    )
+    batches = {}
+    for topic, kind in (("in", "A"), ("other", "C")):
+        events = [{"id": f"{topic}{n}", "type": kind, "ts": n * 2, "k": 1} for n in range(100)]
+        batches[topic, 3] = [Fake(json.dumps(e).encode(), n) for n, e in enumerate(events)]
+    decoders = dict.fromkeys(("in", "other"), Decoder(given.inputs[0], given))
+    runtime = lc.Runtime(given.stream, given.queries)
+    task = MatchTask("3", decoders, Encoder(given), runtime, {("in", 3): 0, ("other", 3): 0})
+    out = list(task.take(batches))
+    assert not [m for m in out if m.topic == "late"]
+    assert task.positions == {("in", 3): 100, ("other", 3): 100}
+    marks = [SimpleNamespace(offset=offset, mark=mark) for _, offset, mark in task.marks()]
+    assert all(one.mark.state == two.mark.state for one, two in pairwise(marks))
+    assert task.needs_version
