@@ -2,11 +2,12 @@
 
 import json
 import logging
+import tomllib
 import traceback
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -26,6 +27,7 @@ guarantee = "at-least-once"
 transaction = "20 ms"
 instance = "one"
 memory = "64 MiB"
+spill = "/tmp/spilled"
 
 [kafka]
 brokers = ["127.0.0.1:9092", "127.0.0.1:9093"]
@@ -319,6 +321,7 @@ WRONG = [
         "[[query]]",
         ["either text, the query itself, or file"],
     ),
+    ("[kafka]", 'memory = "1 GB"\n[kafka]', "memory", ["memory needs a place", "spill"]),
     ("[columns]", "[columns", "[columns", ["this is no TOML"]),
 ]
 
@@ -388,8 +391,8 @@ def write(value):
     """A value as TOML, with line breaks in lists."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, int):
-        return str(value)
+    if isinstance(value, (int, float)):
+        return repr(value)
     if isinstance(value, str):
         return f"'''\n{value}'''" if "'" not in value and "\\" in value else json.dumps(value, ensure_ascii=False)
     if isinstance(value, list):
@@ -430,10 +433,51 @@ def test_the_scanner_finds_every_key_where_it_was_written(values):
                 assert document.line(path) == line
 
 
+def paths(value, path=()):
+    """All places in a document."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, part in inner for found in paths(part, (*path, key)))]
+
+
+PLACES = paths(tomllib.loads(WHOLE.replace("${THEFT_PASSWORD}", "x").replace("${THEFT_FOLDER}", "y")))[1:]
+
+
+ANYTHING = st.one_of(VALUES, st.floats(0, 9), st.sampled_from(["", "5 min", -1, 10**30]))
+
+
+def inside(value, part):
+    """What is in a table or list at a place; None where there is nothing."""
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    return value.get(part) if isinstance(value, dict) else None
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_whatever_stands_anywhere_is_accepted_or_refused_with_a_line(data):
+    """No text in the form of TOML makes the check stumble."""
+    document = tomllib.loads(WHOLE.replace("${THEFT_PASSWORD}", "x").replace("${THEFT_FOLDER}", "y"))
+    document["schema_registry"] = {"url": "http://127.0.0.1:8081"}
+    document["query"][1] = {"name": "again", "text": AGAIN}
+    for path in data.draw(st.lists(st.sampled_from(PLACES), min_size=1, max_size=2)):
+        table = document
+        for part in path[:-1]:
+            table = inside(table, part)
+        if isinstance(table, dict) and path[-1] in table and data.draw(st.booleans()):
+            table[f"{path[-1]}x"] = table.pop(path[-1])
+        elif isinstance(table, dict) or (isinstance(table, list) and path[-1] in range(len(table))):
+            table[path[-1]] = data.draw(ANYTHING)
+    text = "\n".join(f"{json.dumps(key)} = {write(value)}" for key, value in document.items())
+    try:
+        loads(text)
+    except PipelineError as error:
+        assert error.problems
+        for problem in error.problems:
+            assert 1 <= problem.line <= text.count("\n") + 1
+            assert problem.text and "no TOML" not in problem.text
+
+
 # secrets
-
-
-SECRET = 'kafka.sasl.password = "hunter2-hunter2"'
 
 
 def test_secrets_are_in_no_representation(folder):

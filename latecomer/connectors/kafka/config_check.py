@@ -33,7 +33,7 @@ def misfits(pipeline: Pipeline, document: Document) -> Iterator[tuple[int, Misfi
     """All that does not fit, with its line."""
     found = [*_secrets(pipeline)]
     found += [] if found else check_properties(pipeline.kafka)
-    found += [*_topics(pipeline), *_registry(pipeline), *_columns(pipeline)]
+    found += [*_memory(pipeline), *_topics(pipeline), *_registry(pipeline), *_columns(pipeline)]
     for number, given in enumerate(pipeline.inputs):
         found += _input(pipeline, number, given)
     found += _punctuation(pipeline)
@@ -43,6 +43,11 @@ def misfits(pipeline: Pipeline, document: Document) -> Iterator[tuple[int, Misfi
     yield from engine
     if not found and not engine:
         yield from ((document.line(misfit.path), misfit) for misfit in _repartition(pipeline))
+
+
+def _memory(pipeline: Pipeline) -> Iterator[Misfit]:
+    if pipeline.memory is not None and pipeline.spill is None:
+        yield Misfit(("memory",), 'memory needs a place for the rest of the state: spill = "a/folder"')
 
 
 def _secrets(pipeline: Pipeline) -> Iterator[Misfit]:
