@@ -46,6 +46,10 @@ class SpanStore:
             self._longest[number] = max(self._longest.get(number, 1), int(length[at].max()))
             store.stage(hashes.take(at), lower.take(at), refs.take(at))
 
+    def parts(self) -> list[Store]:
+        """The stores of all classes."""
+        return list(self._stores.values())
+
     def commit(self) -> None:
         """Make the staged events part of the committed state."""
         for store in self._stores.values():
@@ -89,7 +93,8 @@ class SpanStore:
     def purge(self, floor: int) -> None:
         """Drop committed events that ended before ``floor``, or soon after it has moved on."""
         for number, store in list(self._stores.items()):
-            store.purge(floor - (self._longest[number] - 1))
+            # By the longest of the class there may be: events longer than all before may begin below what was purged.
+            store.purge(floor - (2 * 4**number - 2))
             if not store.count(View.ALL):
                 del self._stores[number], self._longest[number]
 
