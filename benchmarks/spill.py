@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,19 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many events are stored: with a budget of a tenth of that, as state grows, and for versions."""
+    """``window``: of the query, in ms. How many events are stored: with a budget of a tenth of that, as state grows,
+    and for versions.
+    """
 
+    window: int
     state: int
     marks: tuple[int, ...]
     versions: int
     growing_budget: int  # bytes
 
 
-FULL = Sizes(4_000_000, (100_000, 1_000_000, 10_000_000), 2_000_000, 256 << 20)
-QUICK = Sizes(200_000, (20_000, 200_000), 100_000, 8 << 20)
+FULL = Sizes(10_000, 4_000_000, (100_000, 1_000_000, 10_000_000), 2_000_000, 256 << 20)
+QUICK = Sizes(1_000, 200_000, (20_000, 200_000), 100_000, 8 << 20)
 
 #: What was asked for, by figure: the most that it may be.
 WANTED: Mapping[str, float] = {
@@ -68,17 +71,16 @@ def child(do: str, **spec: Any) -> Result:
 def run(repeats: int = 3, *, quick: bool = False, say: Callable[[str], None] = print, start: Child = child) -> Report:
     """Measure all six; raises Disqualified when an answer is wrong or a measurement fails."""
     sizes = QUICK if quick else FULL
-    report = Report(
-        "spill",
-        {"query": QUERY, "late": LATE, "batch": BATCH, "repeats": repeats, "quick": quick, "state": sizes.state},
-    )
+    query = QUERY.format(window=sizes.window)
+    settings = {"query": query, "late": LATE, "batch": BATCH, "repeats": repeats, "quick": quick, **asdict(sizes)}
+    report = Report("spill", settings)
     figures: dict[str, float] = {}
     for part in (_budget, _growth_and_opening, _versions):
         found, raw = part(sizes, repeats, start)
         figures |= found
         report.rows += raw
     report.rows.insert(0, {"figures": figures, "wanted": dict(WANTED)})
-    say(f"\n{QUERY}, aggressive, {LATE:.0%} of events late over the whole retention, batches of {BATCH:,}")
+    say(f"\n{query}, aggressive, {LATE:.0%} of events late over the whole retention, batches of {BATCH:,}")
     say(shown(figures))
     for line in _remarks(report.rows):
         report.notes.append(line)
@@ -97,8 +99,8 @@ def shown(figures: Mapping[str, float]) -> str:
 
 def _budget(sizes: Sizes, repeats: int, start: Child) -> tuple[dict[str, float], list[Result]]:
     """The first three: runs without and with a budget in turns, over twice the events that are stored."""
-    common = {"state": sizes.state, "events": 2 * sizes.state}
-    interpreter = start("stream", state=sizes.state, events=BATCH)  # one batch: all that is loaded, no state
+    common = {"state": sizes.state, "window": sizes.window, "events": 2 * sizes.state}
+    interpreter = start("stream", **{**common, "events": BATCH})  # one batch: all that is loaded, no state
     free, bound = [], []
     budget = 0
     for _ in range(repeats):
@@ -122,7 +124,7 @@ def _budget(sizes: Sizes, repeats: int, start: Child) -> tuple[dict[str, float],
 def _growth_and_opening(sizes: Sizes, repeats: int, start: Child) -> tuple[dict[str, float], list[Result]]:
     """The fourth and fifth: one long run under a budget that leaves a state behind, which others then open."""
     most = max(sizes.marks)
-    common = {"state": most, "events": most + most // 10, "memory": sizes.growing_budget}
+    common = {"state": most, "window": sizes.window, "events": most + most // 10, "memory": sizes.growing_budget}
     with _folder() as folder:
         grown = start("stream", **common, folder=folder, marks=list(sizes.marks), checkpoint=True)
         opened = [start("reopen", **common, folder=folder) for _ in range(repeats)]
@@ -139,7 +141,8 @@ def _growth_and_opening(sizes: Sizes, repeats: int, start: Child) -> tuple[dict[
 def _versions(sizes: Sizes, repeats: int, start: Child) -> tuple[dict[str, float], list[Result]]:
     """The sixth: bytes and time of a version after changes in 1 % of the frames; the larger share of the two counts."""
     with _folder() as folder:
-        found = start("versions", state=sizes.versions, events=sizes.versions, folder=folder)
+        common = {"state": sizes.versions, "window": sizes.window, "events": sizes.versions}
+        found = start("versions", **common, folder=folder)
     shares = [
         statistics.median(changed[unit] for changed in found["changed"]) / found["full"][unit]
         for unit in ("s", "bytes")

@@ -12,6 +12,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ import latecomer as lc
 from latecomer.storage.hashing import hash_column
 
 BATCH = 8_192
-PER_MS, WINDOW_MS, KEYS, LATE = 5, 10_000, 10_000, 0.05
-QUERY = "PATTERN SEQ(A a, !B b, C c) WHERE [key] WITHIN 10 seconds"
+PER_MS, LATE = 5, 0.05
+QUERY = "PATTERN SEQ(A a, !B b, C c) WHERE [key] WITHIN {window} ms"
 STREAM = lc.Stream(type="kind", ts="ts", id="id", unit="ms")
 
 _KINDS = pa.array(["A", "B", "C"])
@@ -34,12 +35,14 @@ _START = 10**9  # ms
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """``state``: how many events the retention covers; ``events``: how many to stream; ``memory``: bytes, or None for
-    no limit; ``folder``: of the state; ``marks``: numbers of stored events at which the time per batch is told.
+    """``state``: how many events the retention covers; ``window``: of the query, in ms; ``events``: how many to stream;
+    ``memory``: bytes, or None for no limit; ``folder``: of the state; ``marks``: numbers of stored events at which the
+    time per batch is told.
     """
 
     do: str
     state: int
+    window: int
     events: int = 0
     memory: int | None = None
     folder: str | None = None
@@ -49,33 +52,43 @@ class Spec:
     @property
     def max_delay(self) -> int:
         """How late events may be, in ms, so that this and the window cover ``state`` events."""
-        return max(self.state // PER_MS - WINDOW_MS, 1)
+        return max(self.state // PER_MS - self.window, 1)
+
+    @property
+    def keys(self) -> int:
+        """So many that a window holds five events of each."""
+        return self.window
 
     def runtime(self) -> lc.Runtime:
-        query = lc.Query(QUERY, name="pairs", level=lc.Aggressive(max_delay=self.max_delay))
+        level = lc.Aggressive(max_delay=self.max_delay)
+        query = lc.Query(QUERY.format(window=self.window), name="pairs", level=level)
         where = {} if self.folder is None else {"memory": self.memory, "spill": self.folder}
         return lc.Runtime(STREAM, query, **where)
 
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for first in range(0, self.events, BATCH):
+            yield events(first, min(BATCH, self.events - first), self.max_delay, self.keys)
 
-def events(first: int, n: int, max_delay: int, seed: int = 1) -> pa.RecordBatch:
-    """The events that arrive as number ``first`` to ``first + n``: a share of 5 % is late by 1 to ``max_delay`` ms,
+
+def events(first: int, n: int, max_delay: int, keys: int) -> pa.RecordBatch:
+    """The events that arrive as number ``first`` to ``first + n``: a share of 5 % is late by up to ``max_delay`` ms,
     evenly, but none is older than the stream.
     """
-    rng = np.random.default_rng((seed, first))
+    rng = np.random.default_rng((1, first))
     now = np.arange(first, first + n) // PER_MS
     late = rng.random(n) < LATE
     delay = (rng.random(n) * np.minimum(max_delay, now)).astype(np.int64) * late
-    return rows(_START + now - delay, np.arange(first, first + n), rng)
+    return rows(_START + now - delay, np.arange(first, first + n), keys, rng)
 
 
-def rows(ts: np.ndarray[Any, Any], ids: np.ndarray[Any, Any], rng: np.random.Generator) -> pa.RecordBatch:
-    """Events at these times: of three types, 10,000 keys, with a text and a price."""
+def rows(ts: np.ndarray[Any, Any], ids: np.ndarray[Any, Any], keys: int, rng: np.random.Generator) -> pa.RecordBatch:
+    """Events at these times: of three types and so many keys, with a text and a price."""
     n = len(ts)
     return pa.record_batch(
         {
             "id": pa.array(ids),
             "kind": _KINDS.take(pa.array(rng.integers(0, 3, n))),
-            "key": pa.array(rng.integers(0, KEYS, n)),
+            "key": pa.array(rng.integers(0, keys, n)),
             "ts": pa.array(ts),
             "place": _PLACES.take(pa.array(rng.integers(0, 100, n))),
             "price": pa.array(rng.uniform(1, 500, n).round(2)),
@@ -111,8 +124,9 @@ def stream(spec: Spec) -> dict[str, Any]:
     """Feed ``spec.events`` events; tell time, memory and the answer, and how long a batch took at each mark."""
     runtime, answer = spec.runtime(), Answer()
     wall, cpu = [], []
-    for first in range(0, spec.events, BATCH):
-        batch = events(first, min(BATCH, spec.events - first), spec.max_delay)
+    payload = 0
+    for batch in spec.batches():
+        payload += batch.nbytes
         began, began_cpu = time.perf_counter(), time.process_time()
         out = runtime.process(batch)
         wall.append(time.perf_counter() - began)
@@ -126,7 +140,7 @@ def stream(spec: Spec) -> dict[str, Any]:
         "stored": explained["events"],
         "bytes": explained["bytes"],
         "memory": explained.get("memory"),
-        "payload": events(0, BATCH, spec.max_delay).nbytes / BATCH,
+        "payload": payload / spec.events,
         "marks": [_around(mark, wall, cpu) for mark in spec.marks],
     }
     if spec.checkpoint:
@@ -137,11 +151,12 @@ def stream(spec: Spec) -> dict[str, Any]:
         began = time.perf_counter()
         answer.add(runtime.finish())
         result["finish_s"] = time.perf_counter() - began
-    return {**result, **answer.as_dict(), "peak": resident("VmHWM")}
+    peak = max(resident("VmHWM"), result["resident"])  # the kernel counts both roughly
+    return {**result, **answer.as_dict(), "peak": peak}
 
 
 def _around(mark: int, wall: list[float], cpu: list[float]) -> dict[str, float]:
-    """Median milliseconds per batch over the last fifth of the events until so many are stored."""
+    """Mean milliseconds per batch over the last fifth of the events until so many are stored."""
     end = min(mark // BATCH, len(wall))
     start = min(int(end * 0.8), end - 1)
     return {
@@ -153,7 +168,8 @@ def _around(mark: int, wall: list[float], cpu: list[float]) -> dict[str, float]:
 
 def reopen(spec: Spec) -> dict[str, Any]:
     """Open a state and answer 256 events that are on time."""
-    batch = rows(_START + np.arange(spec.events, spec.events + 256) // PER_MS, np.arange(256) + 2**40, _random())
+    ts = _START + np.arange(spec.events, spec.events + 256) // PER_MS
+    batch = rows(ts, np.arange(256) + 2**40, spec.keys, np.random.default_rng(0))
     began = time.perf_counter()
     runtime = lc.Runtime.open(spec.folder, memory=spec.memory)
     opened = time.perf_counter() - began
@@ -171,8 +187,8 @@ def versions(spec: Spec) -> dict[str, Any]:
     """
     assert spec.folder is not None
     folder, runtime = Path(spec.folder), spec.runtime()
-    for first in range(0, spec.events, BATCH):
-        runtime.process(events(first, min(BATCH, spec.events - first), spec.max_delay))
+    for batch in spec.batches():
+        runtime.process(batch)
     before = _files(folder)
     began = time.perf_counter()
     runtime.checkpoint(note={})
@@ -183,7 +199,7 @@ def versions(spec: Spec) -> dict[str, Any]:
         past = spec.max_delay // 6 * (turn + 1)  # ms ago
         rng = np.random.default_rng(turn)
         ts = _START + spec.events // PER_MS - past + rng.integers(0, max(spec.max_delay // 100, 1), 64)
-        runtime.process(rows(ts, np.arange(64) + 2**40 + turn * 64, rng))
+        runtime.process(rows(ts, np.arange(64) + 2**40 + turn * 64, spec.keys, rng))
         before = after
         began = time.perf_counter()
         runtime.checkpoint(note={})
@@ -196,10 +212,6 @@ def _files(folder: Path) -> set[tuple[str, int, int]]:
     """Name, size and time of every file below."""
     found = [(path, path.stat()) for path in folder.rglob("*") if path.is_file()]
     return {(str(path), about.st_size, about.st_mtime_ns) for path, about in found}
-
-
-def _random() -> np.random.Generator:
-    return np.random.default_rng(0)
 
 
 def resident(name: str) -> int:

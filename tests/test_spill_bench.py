@@ -10,13 +10,13 @@ import pytest
 
 from benchmarks import limit, spill, spill_child
 from benchmarks.harness import Disqualified
-from benchmarks.spill_child import BATCH, WINDOW_MS, Spec, events
+from benchmarks.spill_child import BATCH, Spec, events
 
 
 def test_the_events_are_late_as_told_and_the_same_each_time() -> None:
-    parts = [events(first, BATCH, max_delay=4_000) for first in range(0, 20 * BATCH, BATCH)]
+    parts = [events(first, BATCH, max_delay=4_000, keys=50) for first in range(0, 20 * BATCH, BATCH)]
     whole = pa.Table.from_batches(parts)
-    assert parts[3].equals(events(3 * BATCH, BATCH, max_delay=4_000)) and not parts[3].equals(parts[4])
+    assert parts[3].equals(events(3 * BATCH, BATCH, max_delay=4_000, keys=50)) and not parts[3].equals(parts[4])
     assert whole["id"].to_pylist() == list(range(20 * BATCH))
     ts = whole["ts"].to_numpy()
     delay = np.arange(len(ts)) // spill_child.PER_MS + ts[0] - ts
@@ -27,24 +27,22 @@ def test_the_events_are_late_as_told_and_the_same_each_time() -> None:
 
 
 def test_a_child_finds_all_matches_and_tells_its_memory() -> None:
-    spec = {"state": 100_000, "events": 50_000}
+    spec = {"state": 100_000, "window": 2_000, "events": 50_000}
     result = spill.child("stream", **spec, marks=[20_000, 40_000])
-    whole = pa.Table.from_batches(
-        [events(f, min(BATCH, 50_000 - f), Spec("", **spec).max_delay) for f in range(0, 50_000, BATCH)]
-    )
-    truth, _ = limit.seq_neg(*limit.columns(whole), WINDOW_MS)
+    whole = pa.Table.from_batches(Spec("", **spec).batches())
+    truth, _ = limit.seq_neg(*limit.columns(whole), 2_000)
     assert result["matches"] == len(truth) > 100 and result["late"] == 0
     assert result["stored"] == 50_000 and result["bytes"] > 50_000 * result["payload"]
     assert result["peak"] >= result["resident"] > result["bytes"]
     assert [mark["stored"] for mark in result["marks"]] == [2 * BATCH, 4 * BATCH]
-    other = spill.child("stream", state=100_000, events=49_999)
+    other = spill.child("stream", **{**spec, "events": 49_999})
     with pytest.raises(Disqualified, match="answer without a budget"):
         spill.same_answer(result, other)
 
 
 def test_a_child_that_fails_gives_no_figures() -> None:
     with pytest.raises(Disqualified, match="reopen failed with 1"):
-        spill.child("reopen", state=100, folder="/nowhere")
+        spill.child("reopen", state=100, window=5, folder="/nowhere")
 
 
 def pretended(wrong: str = "") -> Any:
