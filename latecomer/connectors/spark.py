@@ -133,8 +133,10 @@ class PatternSink:
         """Take in one micro-batch; this is what ``foreachBatch`` calls."""
         began = time.perf_counter()
         spark = batch.sparkSession
-        job = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        job = _job_of(spark)
         before = self._store.before(batch_id, self._settings(), job)
+        if job is None and _connected(spark):
+            self._not_behind(batch_id)
         schema, fresh = self._check(batch)
         tag = Tag(
             buckets=self.buckets,
@@ -240,6 +242,17 @@ class PatternSink:
         self._progress = {n: p for n, p in self._progress.items() if n > batch_id - _REMEMBERED} | {batch_id: progress}
         for show in self._shows:
             show(progress)
+
+    def _not_behind(self, batch_id: int) -> None:
+        """StateError for a batch that cannot be a repeated one. Without a job's name it would pass for one, and the
+        sinks would skip it."""
+        done = self._store.batches()
+        if done and batch_id < done[-1]:
+            raise StateError(
+                f"the state folder {self._store.uri!r} is at batch {done[-1]}, and this is batch {batch_id}; Spark "
+                "repeats the last batch only, so the checkpoint was replaced. Use the old checkpoint, or begin with a "
+                "new state folder too"
+            )
 
     def _in_order(self, changes: pa.Table) -> pa.Table:
         """Changes with those of each K-slack query in order of completion, as within a bucket."""
@@ -367,6 +380,18 @@ def _controls(spark: SparkSession, buckets: int) -> DataFrame:
         F.lit(None).cast("long").alias("clock"),
         F.lit(None).cast("binary").alias("rows"),
     )
+
+
+def _connected(spark: SparkSession) -> bool:
+    """Whether the session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _job_of(spark: SparkSession) -> str | None:
+    """The streaming query's id; None where no stream runs, and with Spark Connect, which does not tell it here."""
+    if _connected(spark):
+        return None
+    return spark.sparkContext.getLocalProperty("sql.streaming.queryId")
 
 
 def _need_spark() -> None:
