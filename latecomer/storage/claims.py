@@ -41,6 +41,8 @@ class Claim:
         try:
             files.publish(name, json.dumps({"epoch": epoch, "who": who}).encode())
         except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                self.check()  # whoever has won deletes what others have begun
             raise failure(error, shown, name, "written") from error
         self.check()
 

@@ -66,12 +66,12 @@ class StateFolder(StateReader):
         Whatever this object has put and not committed is gone, too. Raises StateError when another writer claims at the
         same moment and wins, or when the folder cannot be used.
         """
-        for _, name in self._counting():
-            self._record(name)  # a state that cannot be read is left to the writer that it has
-        there = [*self._list("claims"), *self._list("versions")]
+        for _, name in self.standing()[1]:
+            self.record(name)  # a state that cannot be read is left to the writer that it has
+        there = [*self.listed("claims"), *self.listed("versions")]
         self._claim = Claim(self.files, self.shown, 1 + max(map(versions.epoch_of, there), default=0))
-        names = [name for _, name in self._counting()]  # whoever has committed before the claim is among them
-        self._kept = [version for name in names if (version := self._record(name)[0]) is not None]
+        names = [name for _, name in self.standing()[1]]  # whoever has committed before the claim is among them
+        self._kept = [self.record(name) for name in names]
         self._sizes = {name: size for version in self._kept for name, size in version.files.items()}
         self._live, self._doubt, self._step = {}, set(), 0
         takeover = versions.record_name(self._claim.writer, 0, None)
@@ -182,6 +182,8 @@ class StateFolder(StateReader):
         try:
             self.files.publish(name, data)
         except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                self._mine()  # whoever has taken over deletes what others have begun
             raise failure(error, self.shown, name, "written") from error
 
     def _sweep(self, candidates: Iterable[str]) -> None:

@@ -33,18 +33,15 @@ class StateReader:
 
     def versions(self) -> list[int]:
         """Numbers of the complete versions, ascending."""
-        return [number for number, _ in self._counting()]
+        return [number for number, _ in self.standing()[1]]
 
     def read(self, number: int) -> Version:
         """The version of this number. Raises StateError when there is none, or its record is damaged."""
-        counting = dict(self._counting())
+        counting = dict(self.standing()[1])
         if number not in counting:
             there = ", ".join(map(str, counting)) or "none"
             raise StateError(f"the state folder {self.shown!r} holds no version {number}; it holds: {there}")
-        version, _ = self._record(counting[number])
-        if version is None:
-            raise self._broken(f"versions/{counting[number]}", "is damaged: it is no version")
-        return version
+        return self.record(counting[number])
 
     def residue(self, version: Version) -> bytes:
         """The state's own part of a version. Raises StateError as :meth:`get` does."""
@@ -60,24 +57,31 @@ class StateReader:
         except ValueError as error:
             raise self._broken(name, str(error)) from error
 
-    def _counting(self) -> list[tuple[int, str]]:
-        """Number and record name of each version that counts, ascending by number."""
+    def standing(self) -> tuple[str | None, list[tuple[int, str]]]:
+        """The name of the last record; and of each version that counts number and record name, ascending by number."""
         for _ in range(_TRIES):
-            names = self._list("versions")
+            names = self.listed("versions")
             last = versions.last_record(names)
             if last is None:
-                return []
+                return None, []
             try:
-                version, kept = self._record(last)
+                kept = self._decoded(last)[1]
             except StateError as error:
                 if isinstance(error.__cause__, FileNotFoundError):
                     continue
                 raise
-            counting = [name for name in kept if name in names] + ([last] if version else [])
-            return sorted((number, name) for name in counting if (number := versions.number_of(name)) is not None)
+            counting = [*(name for name in kept if name in names), last]
+            return last, sorted((number, name) for name in counting if (number := versions.number_of(name)) is not None)
         raise StateError(f"the state folder {self.shown!r} changes faster than it can be read: try again")
 
-    def _record(self, name: str) -> tuple[Version | None, list[str]]:
+    def record(self, name: str) -> Version:
+        """The version that this record is of. Raises StateError when it is missing or damaged."""
+        version, _ = self._decoded(name)
+        if version is None:
+            raise self._broken(f"versions/{name}", "is damaged: it is no version")
+        return version
+
+    def _decoded(self, name: str) -> tuple[Version | None, list[str]]:
         file = f"versions/{name}"
         try:
             return versions.decode(self.files.read(file), name)
@@ -88,7 +92,8 @@ class StateReader:
         except ValueError as error:
             raise self._broken(file, str(error)) from error
 
-    def _list(self, folder: str) -> dict[str, int]:
+    def listed(self, folder: str) -> dict[str, int]:
+        """Names and sizes of the files in ``claims``, ``versions`` or ``blobs``."""
         try:
             return self.files.list(folder)
         except OSError as error:
