@@ -18,7 +18,10 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from latecomer.connectors.kafka.config import load
 from latecomer.testing.kafka import Broker
@@ -45,10 +48,10 @@ def create_topics(broker: Broker, pipeline: Path) -> None:
     broker.topic(1, read.output.dead_letters)
 
 
-def python(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
+def python(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     """A Python process that ends with this one."""
     command = [sys.executable, "-c", _WITH_PARENT, str(os.getpid()), *arguments]
-    return subprocess.Popen(command, **options)  # type: ignore[call-overload, no-any-return]
+    return subprocess.Popen(command, **options)
 
 
 def free_port() -> int:
@@ -58,47 +61,64 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def ready(running: subprocess.Popen[bytes], port: int, seconds: float = 60.0) -> None:
+def ready(running: subprocess.Popen[bytes], port: int, seconds: float = 60.0) -> bool:
     """Wait until the pipeline has joined its group: what comes before would count as its latency."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and running.poll() is None:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2):
-                return
+                return True
         except OSError:
             time.sleep(0.1)
-    raise TimeoutError(f"the pipeline was not ready within {seconds:.0f} s")
+    return False
+
+
+@contextmanager
+def pipeline_under_test(broker: Broker, folder: Path, text: str | None = None) -> Iterator[Path]:
+    """Its topics, and the pipeline as a process that is ready; yields its file, which finds the broker and the state by
+    the environment. ``text``: another file than the one beside this module.
+
+    Raises RuntimeError, with the end of its log, where it does not start or does not end in order.
+    """
+    port, pipeline = free_port(), folder / "pipeline.toml"
+    given = text if text is not None else (HERE / "pipeline.toml").read_text(encoding="utf-8")
+    pipeline.write_text(re.sub(r"^port = \d+", f"port = {port}", given, flags=re.MULTILINE), encoding="utf-8")
+    os.environ |= {"BROKERS": broker.bootstrap, "STATE": str(folder / "state")}
+    create_topics(broker, pipeline)
+    log = folder / "pipeline.log"
+    with log.open("wb") as file:
+        running = python("-m", "latecomer", "run", str(pipeline), stdout=file, stderr=file)
+    try:
+        if not ready(running, port):
+            raise RuntimeError(f"the pipeline was not ready in time\n{log.read_text()[-4_000:]}")
+        yield pipeline
+        running.send_signal(signal.SIGTERM)
+        if running.wait(30) != 0:
+            raise RuntimeError(f"the pipeline ended with exit code {running.returncode}\n{log.read_text()[-4_000:]}")
+    finally:
+        if running.poll() is None:
+            running.kill()
+            running.wait()
+
+
+def locust(pipeline: Path, arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Locust on a pipeline, as a process."""
+    return python("-m", "locust", "-f", str(HERE / "locustfile.py"), "--pipeline", str(pipeline), *arguments, **options)
 
 
 def main(arguments: list[str]) -> int:
     """Run it all; returns the exit code."""
-    given = [word for word, value in DEFAULTS.items() if word not in arguments for word in (word, value)]
+    given = [word for option, value in DEFAULTS.items() if option not in arguments for word in (option, value)]
     folder = Path(tempfile.mkdtemp(prefix="latecomer-loadtest-"))
     try:
-        with Broker(folder / "kafka", cache=HERE.parent / ".cache" / "kafka") as broker:
-            port, pipeline = free_port(), folder / "pipeline.toml"
-            text = (HERE / "pipeline.toml").read_text(encoding="utf-8")
-            pipeline.write_text(re.sub(r"^port = \d+", f"port = {port}", text, flags=re.MULTILINE), encoding="utf-8")
-            os.environ |= {"BROKERS": broker.bootstrap, "STATE": str(folder / "state")}
-            create_topics(broker, pipeline)
-            with (folder / "pipeline.log").open("wb") as log:
-                running = python("-m", "latecomer", "run", str(pipeline), stdout=log, stderr=log)
-            try:
-                ready(running, port)
-                locust = ["-m", "locust", "-f", str(HERE / "locustfile.py"), "--headless", "--only-summary"]
-                locust += ["--pipeline", str(pipeline)]
-                code = python(*locust, *given, *arguments).wait()
-            finally:
-                running.send_signal(signal.SIGTERM)
-                try:
-                    stopped = running.wait(30)
-                except subprocess.TimeoutExpired:
-                    running.kill()
-                    stopped = running.wait()
-            if stopped != 0:
-                print((folder / "pipeline.log").read_text()[-4_000:], file=sys.stderr)
-                print(f"FAILED: the pipeline ended with exit code {stopped}", file=sys.stderr)
-            return code or int(stopped != 0)
+        with (
+            Broker(folder / "kafka", cache=HERE.parent / ".cache" / "kafka") as broker,
+            pipeline_under_test(broker, folder) as pipeline,
+        ):
+            return locust(pipeline, ["--headless", "--only-summary", *given, *arguments]).wait()
+    except RuntimeError as problem:
+        print(f"FAILED: {problem}", file=sys.stderr)
+        return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -10,12 +10,14 @@ Every user is one source with a connection of its own. See ``docs/load-testing.m
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # Locust knows only this file's own folder
 
+import gevent
 from locust import LoadTestShape, User, constant, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
@@ -29,6 +31,8 @@ from loadtest.shapes import SHAPES, broken, phase
 
 #: Between two looks of a source at what is due.
 TICK = 0.01
+#: Seconds beyond the patience that a master waits for its workers' verdicts.
+GRACE = 15.0
 
 
 @events.init_command_line_parser.add_listener
@@ -76,6 +80,7 @@ def begin(environment: Environment, **_: Any) -> None:
     runner = environment.runner
     if isinstance(runner, WorkerRunner):
         runner.register_message("knobs", lambda environment, msg, **_: _turn(Knobs().turned(msg.data)))
+        runner.register_message("finish", lambda environment, msg, **_: finish(environment), concurrent=True)
     if isinstance(runner, MasterRunner):
         runner.register_message("verdict", lambda environment, msg, **_: run.verdicts.append(tuple(msg.data)))
     if environment.web_ui is not None:
@@ -107,7 +112,9 @@ def _state(environment: Environment) -> dict[str, Any]:
 def start(environment: Environment, **_: Any) -> None:
     """A session for each process that sends."""
     run.verdicts.clear()
+    run.expected = 1
     if isinstance(environment.runner, MasterRunner):
+        run.expected = environment.runner.worker_count
         return
     options = environment.parsed_options
     worker = environment.runner.worker_index if isinstance(environment.runner, WorkerRunner) else 0
@@ -126,11 +133,23 @@ def start(environment: Environment, **_: Any) -> None:
 
 @events.test_stop.add_listener
 def stop(environment: Environment, **_: Any) -> None:
-    """Wait for the last answers, judge, and tell the master."""
-    if run.session is None:
+    """Wait for the last answers, judge, and tell the master; the master waits for all of its workers."""
+    options = environment.parsed_options
+    if isinstance(environment.runner, MasterRunner):
+        environment.runner.send_message("finish")  # at the end of its shape Locust does not tell them itself
+        end = time.monotonic() + options.patience + GRACE
+        while len(run.verdicts) < run.expected and time.monotonic() < end:
+            gevent.sleep(0.1)
         return
-    verdict = run.session.finish(environment.parsed_options.patience)
-    run.session = None
+    finish(environment)
+
+
+def finish(environment: Environment) -> None:
+    """End this process's session, once, with a verdict."""
+    session, run.session = run.session, None
+    if session is None:
+        return
+    verdict = session.finish(environment.parsed_options.patience)
     run.verdicts.append((verdict.passed, str(verdict)))
     if isinstance(environment.runner, WorkerRunner):
         environment.runner.send_message("verdict", [verdict.passed, str(verdict)])
@@ -146,8 +165,8 @@ def judge(environment: Environment, **_: Any) -> None:
         print(text, file=sys.stderr)
         if not passed:
             environment.process_exit_code = 1
-    if not run.verdicts:
-        print("FAILED: there was no verdict", file=sys.stderr)
+    if len(run.verdicts) < run.expected:
+        print(f"FAILED: {run.expected - len(run.verdicts)} processes gave no verdict", file=sys.stderr)
         environment.process_exit_code = 1
 
 

@@ -55,7 +55,8 @@ class Session:
 
     def leave(self, number: int, sender: Sender) -> None:
         """A source ends; another one sends what it holds."""
-        self.fleet.leave(number, now_ms())
+        if self._running:
+            self.fleet.leave(number, now_ms())
         gevent.spawn(sender.close)
 
     def send(self, number: int, sender: Sender) -> int:
@@ -91,7 +92,7 @@ class Session:
         """Compare answers with the truth, and tell Locust."""
         truth = self.fleet.truth
         truth.late(answers.late)
-        truth.dead += answers.dead
+        truth.died(answers.dead)
         if not answers.inserted:
             return
         seen = truth.see(answers.inserted, answers.starts, answers.ends, answers.at)

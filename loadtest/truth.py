@@ -153,6 +153,10 @@ class Truth:
         self.unknown += seen.unknown
         return seen
 
+    def died(self, ids: Sequence[int]) -> None:
+        """These broken messages are dead letters."""
+        self.dead += sum(number >> 42 == self.base >> 40 for number in ids)
+
     def late(self, ids: Sequence[int]) -> None:
         """The pipeline reported these events as late, one entry for each time."""
         for number in ids:

@@ -6,6 +6,7 @@ reader sees committed messages only, from where the topics ended when it was mad
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import msgspec
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from latecomer.connectors.kafka.config import Pipeline
+from latecomer.errors import ConfigError
 from loadtest.outbox import Events
 from loadtest.truth import LONE
 
@@ -21,6 +23,7 @@ from loadtest.truth import LONE
 TYPES = ("Start", "Cancel", "End", "Start")
 #: What a broken message looks like: JSON that ends in the middle of a text.
 BROKEN = b'{"id": "%d", "type": "Sta'
+_ID_OF_BROKEN = re.compile(rb'^\{"id": "(\d+)"')
 #: Messages that are handed to the client at one time, so that other greenlets get their turn.
 AT_ONCE = 2_000
 
@@ -86,14 +89,14 @@ class Sender:
 
 @dataclass(slots=True)
 class Answers:
-    """What was read at ``at`` (ms): changes in order, ids told late, dead letters."""
+    """What was read at ``at`` (ms): changes in order, ids told late, ids in dead letters."""
 
     at: int = 0
     inserted: list[bool] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     late: list[int] = field(default_factory=list)
-    dead: int = 0
+    dead: list[int] = field(default_factory=list)
 
 
 class _Change(msgspec.Struct):
@@ -112,14 +115,17 @@ class Reader:
     def __init__(self, pipeline: Pipeline) -> None:
         output = pipeline.output
         if output.changes is None:
-            raise ValueError(f"{pipeline.name}: a load test reads the topic of changes: name it in [output]")
+            raise ConfigError(f"{pipeline.name}: a load test reads the topic of changes: name it in [output]")
         self._changes, self._dead = output.changes.topic, output.dead_letters
         self._late = None if output.late is None else output.late.topic
         settings = {"group.id": f"loadtest-{time.time_ns()}", "enable.auto.commit": False, "fetch.wait.max.ms": 20}
         self._consumer = Consumer(pipeline.consumer_config(**{**settings, "isolation.level": "read_committed"}))
         spots = []
         for topic in filter(None, (self._changes, self._late, self._dead)):
-            for number in self._consumer.list_topics(topic, 10).topics[topic].partitions:
+            found = self._consumer.list_topics(topic, 10).topics[topic]
+            if not found.partitions:
+                raise ConfigError(f"topic {topic!r}: {found.error or 'it has no partitions'}: create it first")
+            for number in found.partitions:
                 _, end = self._consumer.get_watermark_offsets(TopicPartition(topic, number), 10)
                 spots.append(TopicPartition(topic, number, end))
         self._consumer.assign(spots)
@@ -143,7 +149,7 @@ class Reader:
                 answers.starts.append(int(change.events[0]))
                 answers.ends.append(int(change.events[-1]))
             elif topic == self._dead:
-                answers.dead += 1
+                answers.dead += map(int, _ID_OF_BROKEN.findall(value or b"")[:1])
             else:
                 late = self._told.decode(value)
                 if late.id is not None and (late.reason.startswith("after_") or late.reason == "ahead"):

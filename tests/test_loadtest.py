@@ -19,7 +19,7 @@ from loadtest.outbox import EVENT, Outbox
 from loadtest.panel import panel
 from loadtest.shapes import SHAPES, broken, phase
 from loadtest.truth import CANCEL, END, LONE, NEVER, START, Truth
-from loadtest.wire import TYPES, messages
+from loadtest.wire import _ID_OF_BROKEN, TYPES, messages
 from tests.oracle import matches
 
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"  # else it would change sockets and threads for all tests of this process
@@ -298,3 +298,10 @@ def test_messages_are_json_but_for_the_broken_ones():
     assert one["key"] == b"k9" and lone["key"] == b"n9"
     with pytest.raises(ValueError, match="Unterminated"):
         json.loads(bad["value"])
+    assert _ID_OF_BROKEN.findall(bad["value"]) == [b"36"]
+
+
+def test_dead_letters_are_counted_by_whom_they_belong_to():
+    made = Truth(5_000, base=1 << 40)
+    made.died([3, (1 << 42) + 3, (2 << 42) + 3])
+    assert made.verdict().dead == 1
