@@ -19,12 +19,12 @@ import latecomer as lc
 from benchmarks.harness import Disqualified, Report, table, take_turns
 from latecomer.query.plan import Plan
 from latecomer.runtime.evaluate import Times, compile_truth
-from latecomer.runtime.intervals.guards import guarded
 from latecomer.runtime.intervals.matcher import IntervalMatcher
+from latecomer.runtime.intervals.pattern import IntervalPattern
 from latecomer.runtime.intervals.reading import SHAPE, UPPER
 from latecomer.runtime.intervals.spans import SpanStore
 from latecomer.runtime.intervals.timing import LogTiming
-from latecomer.runtime.pattern import Pattern, Tester
+from latecomer.runtime.pattern import Tester
 from latecomer.runtime.selection import Selector
 from latecomer.storage.log import EventLog
 from latecomer.storage.store import CodeLayout
@@ -69,7 +69,7 @@ class Core:
         self._log = EventLog({"key": pa.int64(), UPPER: pa.int64(), SHAPE: pa.int64()})
         self._window = plan.window.units("s")
         self._keep = self._window + longest
-        self._pattern = Pattern(guarded(plan), self._window, {"key": pa.int64()}, times)
+        self._pattern = IntervalPattern(plan, self._window, {"key": pa.int64()}, times)
         layout = CodeLayout.for_reach(self._keep)
         self._stores = {s: SpanStore(layout) for s in sorted(self._pattern.selections(), key=repr)}
         self._conditions = {c: compile_truth(c, times) for s in self._stores for c in s.filter}

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from latecomer.runtime.evaluate import Times, compile_truth
-from latecomer.runtime.intervals.guards import check_times, guarded
 from latecomer.runtime.intervals.matcher import IntervalMatcher
+from latecomer.runtime.intervals.pattern import IntervalPattern
 from latecomer.runtime.intervals.reading import OWN, SHAPE, UPPER, WEIGHTS
 from latecomer.runtime.intervals.spans import SpanStore
 from latecomer.runtime.intervals.timing import LogTiming
-from latecomer.runtime.pattern import Pattern, Tester
+from latecomer.runtime.pattern import Tester
 from latecomer.runtime.selection import Selector
 from latecomer.storage.log import EventLog
 from latecomer.storage.store import CodeLayout
@@ -35,12 +35,11 @@ class Machine:
     log: object = field(init=False)
 
     def __post_init__(self):
-        check_times(self.plan)
         times = Times("s", pa.int64())
         hidden = {UPPER: pa.int64(), SHAPE: pa.int64(), WEIGHTS: pa.binary()}
         self.log = EventLog(TYPES | hidden)
         window = self.plan.window.units("s")
-        self.pattern = Pattern(guarded(self.plan), window, TYPES, times)
+        self.pattern = IntervalPattern(self.plan, window, TYPES, times)
         self.layout = CodeLayout.for_reach(window)
         self.stores = {s: SpanStore(self.layout) for s in sorted(self.pattern.selections(), key=repr)}
         self.conditions = {c: compile_truth(c, times) for s in self.stores for c in s.filter}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -25,6 +26,7 @@ from latecomer.storage.columns import I64
 from latecomer.storage.store import Bools
 
 _BLOCK = 1 << 21  # numbers in the largest array of a block
+_TEST = 20  # steps that a test of times costs
 _FREE, _GRID, _CHAIN, _SAMPLE, _SURE, _COSTLY, _SPOILED = range(7)
 
 
@@ -94,7 +96,8 @@ def _block(question: Question, hits: Hits, at: I64, shape: tuple[int, ...], carr
         mine = hits.take((begin - counts.cumsum() + counts).repeat(counts) + np.arange(len(owner)))
         mine = Hits(owner, mine.scope, mine.event)
     own, earliest, latest = ([c.take(at) for c in side] for side in (question.own, question.earliest, question.latest))
-    return Block(question.events, own, earliest, latest, mine, question.scopes, question.window, shape, carry)
+    test = None if question.test is None else partial(question.test, at)
+    return Block(question.events, own, earliest, latest, mine, question.scopes, question.window, shape, carry, test)
 
 
 def _fill(answer: Answer, budget: Budget, kind: int, at: I64, block: Block) -> None:
@@ -128,7 +131,7 @@ class _Ways:
         m, n, events = len(question), len(question.own), question.events
         earliest, latest = np.stack(question.earliest), np.stack(question.latest)
         count = np.bincount(hits.owner, minlength=m)
-        plain = count == 0
+        plain = (count == 0) & (question.test is None)
         whole = np.ones(m, bool)  # no world is excluded
         for j, own in enumerate(question.own):
             plain &= ~events.gaps.take(own)
@@ -141,8 +144,9 @@ class _Ways:
         free = size.sum(axis=0) if n < 3 else np.where(cuts, size[0], 1) * size[1:-1].sum(axis=0)
         self.carry = cuts.copy()
         self.kind = np.where(plain, _FREE, _GRID)
-        cost = np.where(plain, free, size.prod(axis=0) * (1 + count))
-        if n > 2:
+        each = 1 + count + (0 if question.test is None else _TEST)
+        cost = np.where(plain, free, size.prod(axis=0) * each)
+        if n > 2 and question.test is None:
             shared, ended = _shared(question, hits)
             pairs = (size[:-1] * size[1:]).sum(axis=0)
             chain = pairs * (1 + count) + np.where(cuts | ended, size[0], 1) * pairs

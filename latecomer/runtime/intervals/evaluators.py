@@ -14,7 +14,7 @@ size, and a confidence is 0 only where no world has the match. Sums run in an or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -33,6 +33,7 @@ _Number = TypeVar("_Number", np.int64, np.float64)
 class Block:
     """c candidates with valid times padded to ``sizes``; hits refer to the block's own numbering of candidates, in
     order of candidate and event. ``carry``: the first time matters to the last one, by the window or an end scope.
+    ``test``: where times of the candidates pass.
     """
 
     events: Distributions
@@ -44,6 +45,7 @@ class Block:
     window: int
     sizes: tuple[int, ...]
     carry: bool
+    test: Callable[[Sequence[I64]], Bools] | None = None
 
     def __len__(self) -> int:
         return len(self.own[0])
@@ -123,6 +125,8 @@ def grid(block: Block) -> Result:
         weight *= times[j - 1] < times[j]
     if block.carry:
         weight *= times[-1] - times[0] <= block.window
+    if block.test is not None:
+        weight *= block.test(times)
     scale = _spare(weight, block, block.hits, times)
     flat = weight.reshape(len(block), -1)
     axes = range(1, n + 1)
@@ -278,6 +282,8 @@ def sample(block: Block, worlds: int) -> tuple[F64, F64]:
         if j:
             possible &= times[j - 1] < times[j]
     possible &= times[-1] - times[0] <= block.window
+    if block.test is not None:
+        possible &= block.test(times)
     chance = possible.astype(np.float64)
     left = _spare(chance, block, block.hits, times)
     return weight * left * chance.mean(axis=1), weight

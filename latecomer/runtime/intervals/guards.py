@@ -15,32 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from latecomer.errors import QueryError
-from latecomer.query.expressions import Attribute, Expr, attributes, variables
+from latecomer.query.expressions import Attribute, Expr, variables
 from latecomer.query.plan import Component, Negation, Plan
-from latecomer.query.types import EVENT_TIME
 
 NEXT_MATCH = "skip-till-next-match"
-
-
-def check_times(plan: Plan) -> None:
-    """Refuse what compares event times that nobody knows.
-
-    Raises QueryError: over intervals ``ts`` has no one value; order and distance of components are what the pattern,
-    WITHIN and CONFIDENCE are for.
-    """
-    conjuncts = [*plan.conjuncts, *(c for n in plan.negations for c in n.conjuncts)]
-    conjuncts += [f for c in plan.components for f in c.filter]
-    named = [a for c in conjuncts for a in attributes(c) if a.name == EVENT_TIME]
-    if named or EVENT_TIME in plan.key:
-        what = f"{named[0].var}.{EVENT_TIME}" if named else f"[{EVENT_TIME}]"
-        position = named[0].position if named and named[0].position >= 0 else None
-        raise QueryError(
-            f"{what} has no one value in an interval stream, so WHERE cannot test it",
-            text=plan.text if position is not None and plan.text[position : position + 1] == what[:1] else None,
-            position=position,
-            hint="say it with the pattern and WITHIN, or compare the columns from which the intervals were made",
-        )
 
 
 def guarded(plan: Plan) -> Plan:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -25,10 +26,11 @@ from latecomer.query.plan import Confidence
 from latecomer.runtime.intervals.chains import Chain, Chains, Place, distinct
 from latecomer.runtime.intervals.confidence import Budget, confidence
 from latecomer.runtime.intervals.drift import Drift
+from latecomer.runtime.intervals.pattern import IntervalPattern
 from latecomer.runtime.intervals.pmf import F64, Distributions
 from latecomer.runtime.intervals.question import Answer, Hits, Question, Scope
 from latecomer.runtime.intervals.spans import SpanStore
-from latecomer.runtime.pattern import JoinOrder, Pattern, Probe, Step, Test, Tester
+from latecomer.runtime.pattern import JoinOrder, Probe, Step, Test, Tester
 from latecomer.runtime.rows import expand
 from latecomer.runtime.selection import Selection
 from latecomer.storage.columns import I64, Array, every, some
@@ -88,15 +90,11 @@ class _Found:
 
 
 class IntervalMatcher:
-    """Deltas of one query over span stores.
-
-    ``pattern`` is that of a :func:`~latecomer.runtime.intervals.guards.guarded` plan. Stage events in the stores, take
-    all of :meth:`step`, commit the stores.
-    """
+    """Deltas of one query over span stores. Stage events in the stores, take all of :meth:`step`, commit the stores."""
 
     def __init__(
         self,
-        pattern: Pattern,
+        pattern: IntervalPattern,
         store_of: Callable[[Selection], SpanStore],
         layout: CodeLayout,
         timing: Timing,
@@ -363,8 +361,21 @@ class IntervalMatcher:
             Hits(owner, self._scope_of.take(guard), numbers[-1]),
             self._scopes,
             self._pattern.window,
+            partial(self._timely, rows) if self._pattern.time_tests else None,
         )
         return confidence(question, self._budget)
+
+    def _timely(self, rows: Chains, at: I64, times: Sequence[I64]) -> Bools:
+        """Where the rows ``at`` pass the query's time tests, if they happened at ``times``."""
+        mask = np.ones((len(at), *([1] * (times[0].ndim - 1))), bool)
+        for test in self._pattern.time_tests:
+            needed = [j for j, index in enumerate(self._positives) if index in test.needs]
+            columns = np.broadcast_arrays(*(times[j] for j in needed))
+            wide = rows.take(at.repeat(columns[0].size // len(at)))
+            for j, column in zip(needed, columns, strict=True):
+                wide.ts[self._positives[j]] = column.reshape(-1)
+            mask = mask & self._tester.passes(test, wide).reshape(columns[0].shape)
+        return mask
 
 
 class Numbered(Chains):

@@ -14,7 +14,7 @@ scope.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,8 @@ from latecomer.storage.store import Bools
 
 #: The number of the positive before a scope, and of the one after it.
 Scope = tuple[int | None, int | None]
+#: Where candidates (numbers) pass for these times of theirs.
+TimeTest = Callable[[I64, Sequence[I64]], Bools]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Question:
         hits: what may spoil.
         scopes: the distinct scopes.
         window: W.
+        test: what else must hold of the own events' times: for some of the candidates and n arrays of their times
+            (candidates, …) it says where it does. None: nothing.
     """
 
     events: Distributions
@@ -62,6 +66,7 @@ class Question:
     hits: Hits
     scopes: Sequence[Scope]
     window: int
+    test: TimeTest | None = None
 
     def __len__(self) -> int:
         return len(self.own[0])
