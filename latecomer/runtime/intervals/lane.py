@@ -25,17 +25,19 @@ from latecomer.consistency.levels import Aggressive, Conservative, KSlack, Level
 from latecomer.consistency.policy import Policy
 from latecomer.runtime.intervals.chains import Chains
 from latecomer.runtime.intervals.matcher import IntervalMatcher, Revision
+from latecomer.runtime.intervals.pattern import IntervalPattern
 from latecomer.runtime.intervals.spans import SpanStore
 from latecomer.runtime.intervals.timing import LogTiming
 from latecomer.runtime.intervals.waiting import Waiting
-from latecomer.runtime.lane import Delta
-from latecomer.runtime.pattern import Pattern, Tester
+from latecomer.runtime.lane import Delta, Lane
+from latecomer.runtime.pattern import Tester
+from latecomer.runtime.pending import Paging
 from latecomer.runtime.proofs import Proofs
 from latecomer.runtime.selection import Selection, Selector
 from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64
 from latecomer.storage.log import EventLog
-from latecomer.storage.store import Bools, CodeLayout, View
+from latecomer.storage.store import Bools, CodeLayout, Store, View
 from latecomer.storage.timeline import Timeline
 from latecomer.uncertainty import Intervals
 from latecomer.units import UNITS, Duration
@@ -85,7 +87,13 @@ class IntervalQuery:
     """One query in the lane: its joins and its waiting matches."""
 
     def __init__(
-        self, number: int, pattern: Pattern, numbers: Mapping[str, int], matcher: IntervalMatcher, holding: Waiting
+        self,
+        number: int,
+        pattern: IntervalPattern,
+        numbers: Mapping[str, int],
+        matcher: IntervalMatcher,
+        holding: Waiting,
+        longest: int,
     ) -> None:
         self.number, self.pattern, self.matcher, self.holding = number, pattern, matcher, holding
         plan = pattern.plan
@@ -99,24 +107,26 @@ class IntervalQuery:
         self.floor = BEGINNING  # nothing that ended before it is needed
         self.complete = BEGINNING  # all events that ended at or after it are still held
         kinds = {n.kind for n in plan.negations}
-        #: How far back an event may lie that has to do with one to come, or with a match that waits. With a leading
-        #: scope and a trailing one a match waits a window, and what undoes it may lie a window before it.
-        self.reach = pattern.window * (2 if {"leading", "trailing"} <= kinds else 1)
+        #: How far back an event may have ended that has to do with one to come, or with a match that waits: a window
+        #: before that the match's first event may have ended, so it began up to ``longest`` earlier. With a leading scope
+        #: and a trailing one a match waits a window, and what undoes it may lie a window before it.
+        self.reach = pattern.window * (2 if {"leading", "trailing"} <= kinds else 1) + longest
 
 
 class IntervalLane:
-    """State and step of one level. ``patterns`` are (query number, pattern of a guarded plan) pairs; ``intervals`` are
-    the stream's (None: its times are exact), and ``policy`` is that of the :func:`widened` level.
+    """State and step of one level. ``patterns`` are (query number, pattern) pairs; ``intervals`` are the stream's
+    (None: its times are exact), and ``policy`` is that of the :func:`widened` level.
     """
 
     def __init__(
         self,
         policy: Policy,
-        patterns: Sequence[tuple[int, Pattern]],
+        patterns: Sequence[tuple[int, IntervalPattern]],
         type_numbers: Mapping[str, int],
         layout: CodeLayout,
         log: EventLog,
         testers: Sequence[Tester],
+        paging: Paging | None = None,
         intervals: Intervals | None = None,
     ) -> None:
         self.policy, self.layout, self._log = policy, layout, log
@@ -126,9 +136,13 @@ class IntervalLane:
         self.amends = level.on_late == "amend"
         self.clock = BEGINNING
         selections = sorted({s for _, pattern in patterns for s in pattern.selections()}, key=repr)
-        self.stores: dict[Selection, SpanStore] = {s: SpanStore(layout) for s in selections}
+        pager = None if paging is None else paging.pager
+        self.stores: dict[Selection, SpanStore] = {
+            s: SpanStore(layout, lambda own: Store(own, pager)) for s in selections
+        }
         self.buffers: dict[Selection, Timeline] = {}  # none, see above
         self.pending: Any = None  # events never wait for state to be read
+        self.drains = False
         self.purges = 0  # nothing is purged by proof
         moved = level.confidence_step if isinstance(level, Aggressive) else 0.0
         self.queries = []
@@ -143,7 +157,7 @@ class IntervalLane:
                 moved=moved,
             )
             holding = Waiting(pattern, timing, final=policy.final, ordered=policy.ordered)
-            self.queries.append(IntervalQuery(number, pattern, type_numbers, matcher, holding))
+            self.queries.append(IntervalQuery(number, pattern, type_numbers, matcher, holding, self._longest))
         self.types = sorted({t for q in self.queries for t in q.types})
         self._users = {s: [q for q in self.queries if s in q.pattern.selections()] for s in selections}
 
@@ -260,7 +274,7 @@ class IntervalLane:
         for store in self.stores.values():
             store.commit()
 
-    def what_if(self, query: IntervalQuery, selector: Selector, late: Bools, refs: I64, ts: I64) -> tuple[I64, I64]:
+    def what_if(self, query: Any, selector: Selector, late: Bools, refs: I64, ts: I64) -> tuple[I64, I64]:
         """What each event of the batch that is marked in ``late`` would have changed: matches that are missing
         without it, and matches that are wrong (or have a wrong confidence) without it, as far as state tells; -1 where
         it is too old to tell.
@@ -270,12 +284,14 @@ class IntervalLane:
         for orders, counts in ((pattern.inserts, missed), (pattern.deletes, wrong)):
             for order in orders:
                 at, hashes = self._recent(*_among(selector, order.selection, late), refs, query.complete)
-                for rows in matcher.around(order, refs[at], hashes):
+                own = refs[at]
+                by = own.argsort()  # the seed's reference leads back to its row
+                for rows in matcher.around(order, own, hashes):
                     told = rows.take(query.holding.reach(rows) >= query.complete)
                     if len(told):
                         told = told.take(matcher.passing(told.unbind(order.seed) if counts is wrong else told))
-                        # References grow with the row, so the seed's reference leads back to its row.
-                        counts += np.bincount(at[refs[at].searchsorted(told.ref(order.seed))], minlength=len(ts))
+                        place = by[own.searchsorted(told.ref(order.seed), sorter=by)]
+                        counts += np.bincount(at[place], minlength=len(ts))
         rows_late = np.flatnonzero(late)
         unknown = rows_late[self._timing.bounds(refs[rows_late])[1] < query.complete]
         missed[unknown] = wrong[unknown] = -1
@@ -296,6 +312,20 @@ class IntervalLane:
             kept = self.policy.retention(reach)
             floors.append(proofs.least(query.types) - reach if kept is None else clock - kept)
         return max(min(floors), BEGINNING)
+
+    def alive(self, query: Any, rows: Any) -> Bools:
+        """Which waiting matches of one of the lane's queries pass its threshold so far."""
+        mask: Bools = query.matcher.passing(rows)
+        return mask
+
+    def all_stores(self) -> list[Store]:
+        """All stores: a selection has one for each class of length."""
+        return [part for store in self.stores.values() for part in store.parts()]
+
+    def works_at(self, first: int, last: int) -> bool:
+        """Whether events in time look at times from ``first`` to ``last``."""
+        reach = max(query.reach for query in self.queries) + self._longest
+        return self.clock == BEGINNING or last >= self.clock - reach
 
     def stored(self) -> int:
         """Events in stores, once for each store that holds them."""
@@ -340,6 +370,10 @@ class IntervalLane:
             query.floor, query.complete = floor, complete
         self.clock = state["clock"]
         self.policy.load(state["policy"])
+
+
+#: What the engine drives.
+AnyLane = Lane | IntervalLane
 
 
 def _among(selector: Selector, selection: Selection, mask: Any) -> tuple[I64, U64]:
