@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,10 +21,13 @@ from latecomer.cli.inputs import (
     read_queries,
     read_query_text,
 )
+from latecomer.cli.pipeline import _load as load_pipeline
+from latecomer.cli.pipeline import is_pipeline, refuse
 from latecomer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from latecomer.advise import Advice
+    from latecomer.advise import Advice, Sample
+    from latecomer.query import Query
 
 #: Any level serves to read a query whose own does not count.
 _ANY = "conservative"
@@ -31,7 +35,12 @@ _ANY = "conservative"
 
 def advise(
     sample: Annotated[
-        Path, typer.Argument(metavar="SAMPLE", help="Recorded events: .parquet, .csv, .tsv or .jsonl (text also .gz).")
+        Path,
+        typer.Argument(
+            metavar="SAMPLE",
+            help="Recorded events: .parquet, .csv, .tsv or .jsonl (text also .gz); or a Kafka pipeline "
+            "('pipeline.toml') whose input topics are read.",
+        ),
     ],
     query: Annotated[
         list[str] | None,
@@ -63,15 +72,21 @@ def advise(
     rows: Annotated[
         int, typer.Option(min=1_000, help="Read at most about so many rows, spread evenly over a larger file.")
     ] = 1_000_000,
+    kafka: Annotated[
+        str | None, typer.Option("--kafka", metavar="TOPIC", help="Of a pipeline's topics read this one only.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say how late the events of a sample are, which promises would have held, and what each level would cost.
 
-    Writes one HTML page that needs nothing else, and with --json prints its figures.
+    Writes one HTML page that needs nothing else, and with --json prints its figures. Of a pipeline the newest messages
+    are read, and its own queries tried.
 
     Example:
 
     [bold]latecomer advise events.parquet --ts event_time --arrival received --source device -q theft.query[/bold]
+
+    [bold]latecomer advise pipeline.toml --kafka exits[/bold]
     """
     from latecomer.advise import advise as judge
     from latecomer.advise import take, thin
@@ -82,22 +97,45 @@ def advise(
     target = output if output is not None else Path(f"{sample.name.split('.')[0]}-advice.html")
     if target.resolve() == sample.resolve():
         raise ConfigError(f"{str(target)!r} is the sample itself: name another file with --output")
-    queries = read_queries(query or [], _ANY)
-    own = [q.name for q, text in zip(queries, query or [], strict=True) if _has_level(text)]
-    events = open_events(sample, time=ts, text=(type_,), types=read_columns(column))
-    stream = Stream(type=type_, ts=ts, id=id_, source=source, unit=unit)
-    check_columns(queries, stream, sample, events.schema)
     with Console(stderr=True, quiet=as_json).status("Reading") as status:
-        kept = thin(events.chunks(STRETCH), rows)
+        if is_pipeline(str(sample)):
+            refuse(str(sample), arrival=arrival, id=id_, source=source, unit=unit, column=column)
+            taken, queries, own = _of_pipeline(sample, kafka, query or [], rows)
+        else:
+            if kafka is not None:
+                raise ConfigError("--kafka picks a topic of a pipeline: give the pipeline's file, 'pipeline.toml'")
+            queries, own = _queries(query or [])
+            events = open_events(sample, time=ts, text=(type_,), types=read_columns(column))
+            stream = Stream(type=type_, ts=ts, id=id_, source=source, unit=unit)
+            check_columns(queries, stream, sample, events.schema)
+            taken = take(thin(events.chunks(STRETCH), rows), stream, name=sample.name, arrival=arrival)
         status.update("Measuring, and replaying the queries")
-        advice = judge(
-            take(kept, stream, name=sample.name, arrival=arrival), queries, own=own, recall=recall, wrong=wrong
-        )
+        advice = judge(taken, queries, own=own, recall=recall, wrong=wrong)
         target.write_text(advice.html(), encoding="utf-8")
     if as_json:
         typer.echo(json.dumps(advice.as_dict() | {"page": str(target)}, indent=2, ensure_ascii=False))
     else:
         _show(advice, target)
+
+
+def _queries(given: Sequence[str]) -> tuple[list[Query], list[str]]:
+    """The queries, and the names of those that came with a level of their own."""
+    queries = read_queries(given, _ANY)
+    return queries, [q.name for q, text in zip(queries, given, strict=True) if _has_level(text)]
+
+
+def _of_pipeline(
+    path: Path, topic: str | None, query: Sequence[str], rows: int
+) -> tuple[Sample, list[Query], list[str]]:
+    """The newest events of a pipeline's topics; the queries given, else its own."""
+    pipeline = load_pipeline(str(path))
+    from latecomer.advise.topics import take_topics
+
+    queries, own = _queries(query)
+    if not queries:
+        queries = list(pipeline.queries)
+        own = [q.name for q in queries]
+    return take_topics(pipeline, rows, topic), queries, own
 
 
 def _has_level(text: str) -> bool:
