@@ -33,9 +33,10 @@ transaction = "20 ms"
 {top}
 [kafka]
 brokers = "{brokers}"
+"reconnect.backoff.max.ms" = 200
+[kafka.consumer]
 "session.timeout.ms" = 1000
 "heartbeat.interval.ms" = 200
-"reconnect.backoff.max.ms" = 200
 [kafka.producer]
 "transaction.timeout.ms" = 2000
 [columns]
@@ -83,6 +84,7 @@ class Scenario:
     top: str = ""
     more: str = ""
     seed: int = 0
+    scatter: bool = False  # messages go anywhere, whatever their key
     sent: list = field(default_factory=list)  # (topic, partition, event or None for poison, reason)
 
     def __post_init__(self):
@@ -138,11 +140,19 @@ class Scenario:
                 self.sent.append((topic, partition, event, None))
         self.flush()
 
+    def send_to(self, partition, event):
+        """Send one event to a partition of the first topic."""
+        self.producer.produce(self.inputs[0], json.dumps(event).encode(), event["k"].encode(), partition)
+        self.sent.append((self.inputs[0], partition, event, None))
+        self.flush()
+
     def flush(self):
         assert self.producer.flush(60) == 0
 
     def _produce(self, key, value, event, reason):
         number = crc32(key.encode())
+        if self.scatter:
+            number = self.rng.randrange(10**6)
         topic, partition = self.inputs[number // 97 % len(self.inputs)], number % self.partitions
         self.producer.produce(topic, value, key.encode(), partition, headers=[("trace", b"\xff\0")])
         self.producer.poll(0)
@@ -182,7 +192,7 @@ class Scenario:
                 gone = {row["id"] for row in found if row["reason"].startswith("after_")}
                 for row in rows:
                     if row["id"] not in gone:
-                        admitted.setdefault(row["k"], {})[row["id"]] = row
+                        admitted.setdefault(row["k"] if query.plan.key else None, {})[row["id"]] = row
         matches = set()
         for events in admitted.values():
             matches |= set(map(tuple, oracle.matches(query.plan, list(events.values()), "ms")))
@@ -262,6 +272,20 @@ class Scenario:
             parts = [TopicPartition(t, p) for t in self.inputs for p in range(self.partitions)]
             done = sum(max(part.offset, 0) for part in consumer.committed(parts, 10))
             return done, len(self.sent)
+        finally:
+            consumer.close()
+
+    def drain_internal(self, topic, partitions, member):
+        """Wait until all that was forwarded is committed."""
+        config = {"bootstrap.servers": self.kafka.bootstrap, "group.id": self.name, "log_level": 0}
+        consumer = Consumer(config)
+        try:
+            wanted = [max([m.offset() + 1 for m in self.read(topic) if m.partition() == p]) for p in range(partitions)]
+            until = time.monotonic() + 60
+            parts = [TopicPartition(topic, p) for p in range(partitions)]
+            while [part.offset for part in consumer.committed(parts, 10)] != wanted:
+                assert member.running and time.monotonic() < until, member.said()
+                time.sleep(0.1)
         finally:
             consumer.close()
 
