@@ -505,6 +505,7 @@ def test_secrets_are_in_no_representation(folder):
         ),
         lambda text: text.replace("[kafka]", "[kafka]\nsecurity.protocol = 'ssl'\nssl.key.pem = 'hunter2-hunter2'"),
         lambda text: text.replace("[kafka]", "[kafka]\nsasl.password = ['hunter2-hunter2', 3]"),
+        lambda text: text.replace("[kafka]", "[kafka]\nsecurity.protocol = 'ssl'\nssl.providers = 'hunter2-hunter2'"),
     ],
 )
 def test_secrets_are_in_no_error(change, tmp_path):
@@ -564,6 +565,12 @@ def test_settings():
 
 # partitions
 
+OTHER = """
+[[query]]
+name = "other"
+text = "PATTERN SEQ(A a, B b) WITHIN 5 s CONSISTENCY conservative"
+"""
+
 
 @pytest.mark.parametrize(
     ("change", "independent", "parts"),
@@ -573,6 +580,7 @@ def test_settings():
         (lambda t: t.replace('key = "tag"', 'key = "price"'), False, ["[price]", "[repartition]", "partitions = 8"]),
         (lambda t: t.replace("WHERE [tag] ", ""), False, ["pair []", "partitions = 1"]),
         (lambda t: t.replace('key = "tag"\n', "") + "[repartition]\ntopic = 'by'\n", True, []),
+        (lambda t: t + OTHER, False, ["pair [tag]; other []", "partitions = 1"]),
     ],
 )  # fmt: skip
 def test_advice_on_partitions(change, independent, parts):
