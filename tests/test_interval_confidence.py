@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import latecomer as lc
 from latecomer.query.plan import Confidence
-from latecomer.runtime.intervals import evaluators
+from latecomer.runtime.intervals import evaluators, separable
 from latecomer.runtime.intervals.bounds import valid_bounds
 from latecomer.runtime.intervals.confidence import Budget, confidence, sizes_of
 from latecomer.runtime.intervals.evaluators import Block
@@ -108,6 +108,25 @@ def test_chains_are_grids(question):
 @given(questions(spoilt=False))
 def test_prefix_sums_are_grids(question):
     assert evaluators.free(block(question))[0] == pytest.approx(evaluators.grid(block(question))[0], rel=1e-11)
+
+
+@settings(deadline=None)
+@given(questions())
+def test_pairs_that_come_apart_are_grids(question):
+    assume(len(question.own) == 2 and (question.events.total < 2**20).all())
+    whole = block(question)
+    assume(len(set(whole.hits.event.tolist())) < 3)
+    (one, marginals), (other, chances) = separable.pairs(whole), evaluators.grid(whole)
+    assert one == pytest.approx(other, rel=1e-12)
+    for mine, theirs in zip(marginals, chances, strict=True):
+        assert ((mine > 0) == (theirs > 0)).all()
+
+
+@settings(deadline=None)
+@given(questions(spoilt=False))
+def test_triples_that_come_apart_are_grids(question):
+    assume(len(question.own) == 3 and (question.events.total < 2**20).all())
+    assert separable.triples(block(question))[0] == pytest.approx(evaluators.grid(block(question))[0], rel=1e-12)
 
 
 @settings(deadline=None, max_examples=30)

@@ -1,9 +1,10 @@
 """Confidence: the probability that a candidate is a match, exactly where that is affordable.
 
 Rules:
-* A candidate is answered by the cheapest exact evaluator that is right for it, see
-  :mod:`~latecomer.runtime.intervals.evaluators`; its cost in steps is known beforehand. Where it passes
-  ``Budget.steps`` the confidence is NaN, or an estimate with its error if sampling is allowed. Never silently.
+* A candidate is answered by the cheapest exact way that is right for it, see
+  :mod:`~latecomer.runtime.intervals.evaluators` and :mod:`~latecomer.runtime.intervals.separable`; its cost in steps
+  is known beforehand. Where it passes ``Budget.steps`` the confidence is NaN, or an estimate with its error if sampling
+  is allowed. Never silently.
 * The way, and the shape that a candidate is padded to, depend on the candidate alone, never on what else is asked:
   the same question has the same answer to the last bit.
 * Where no world is excluded the confidence is 1, and nothing is computed.
@@ -13,21 +14,30 @@ Rules:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
-from latecomer.runtime.intervals import evaluators
+from latecomer.runtime.intervals import evaluators, separable
 from latecomer.runtime.intervals.evaluators import Block, Result
+from latecomer.runtime.intervals.pmf import F64
 from latecomer.runtime.intervals.question import Answer, Hits, Question
 from latecomer.storage.columns import I64
 from latecomer.storage.store import Bools
 
 _BLOCK = 1 << 21  # numbers in the largest array of a block
 _TEST = 20  # steps that a test of times costs
-_FREE, _GRID, _CHAIN, _SAMPLE, _SURE, _COSTLY, _SPOILED = range(7)
+_FREE, _GRID, _CHAIN, _PAIRS, _TRIPLES, _SAMPLE, _SURE, _COSTLY, _SPOILED = range(9)
+_EVALUATORS: dict[int, Callable[[Block], Result]] = {
+    _FREE: evaluators.free,
+    _GRID: evaluators.grid,
+    _CHAIN: evaluators.chain,
+    _PAIRS: separable.pairs,
+    _TRIPLES: separable.triples,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +79,12 @@ def confidence(question: Question, budget: Budget) -> Answer:
     answer.confidence[ways.kind == _SURE] = 1.0
     answer.confidence[ways.kind == _COSTLY] = np.nan
     sizes = ways.sizes
-    order = np.lexsort((*sizes, ways.carry, ways.kind))
+    alike = np.stack([*sizes, ways.spoilers, ways.carry, ways.kind])
+    order = np.lexsort(alike)
     order = order[ways.kind[order] < _SURE]
     if not len(order):
         return answer
-    changes = (np.diff(ways.kind[order]) != 0) | (np.diff(ways.carry[order].astype(np.int8)) != 0)
-    changes |= (np.diff(sizes[:, order], axis=1) != 0).any(axis=0)
+    changes = (np.diff(alike[:, order], axis=1) != 0).any(axis=0)
     starts = [0, *(changes.nonzero()[0] + 1).tolist(), len(order)]
     for start, end in pairwise(starts):
         first = order[start]
@@ -105,9 +115,7 @@ def _fill(answer: Answer, budget: Budget, kind: int, at: I64, block: Block) -> N
         answer.confidence[at], weight = evaluators.sample(block, budget.worlds)
         answer.error[at] = weight * (0.5 / math.sqrt(budget.worlds))
         return
-    evaluate = {_FREE: evaluators.free, _GRID: evaluators.grid, _CHAIN: evaluators.chain}[kind]
-    result: Result = evaluate(block)
-    answer.confidence[at], chances = result
+    answer.confidence[at], chances = _EVALUATORS[kind](block)
     for j, chance in enumerate(chances or []):
         able = chance > 0
         answer.earliest[j][at] += able.argmax(axis=1)
@@ -121,11 +129,16 @@ def _width(kind: int, shape: tuple[int, ...], budget: Budget) -> int:
         return math.prod(shape)
     if kind == _SAMPLE:
         return budget.worlds
-    return max(shape) ** 2 if kind == _CHAIN or len(shape) > 2 else max(shape)
+    if kind == _CHAIN or (kind == _FREE and len(shape) > 2):
+        return max(shape) ** 2
+    return max(shape) * 8
 
 
 class _Ways:
-    """For each candidate the evaluator to use, whether the first time is carried along, and padded lengths (n, m)."""
+    """For each candidate the evaluator to use, whether the first time is carried along, and padded lengths (n, m).
+
+    ``spoilers``: how many events may spoil it, where a block needs the same number for all.
+    """
 
     def __init__(self, question: Question, hits: Hits, budget: Budget) -> None:
         m, n, events = len(question), len(question.own), question.events
@@ -142,22 +155,47 @@ class _Ways:
         lengths = latest - earliest + 1
         size = lengths.astype(np.float64)
         free = size.sum(axis=0) if n < 3 else np.where(cuts, size[0], 1) * size[1:-1].sum(axis=0)
-        self.carry = cuts.copy()
+        self.carry, self.spoilers = cuts.copy(), np.zeros(m, np.int64)
         self.kind = np.where(plain, _FREE, _GRID)
         each = 1 + count + (0 if question.test is None else _TEST)
-        cost = np.where(plain, free, size.prod(axis=0) * each)
+        self._cost = np.where(plain, free, size.prod(axis=0) * each)
         if n > 2 and question.test is None:
             shared, ended = _shared(question, hits)
-            pairs = (size[:-1] * size[1:]).sum(axis=0)
-            chain = pairs * (1 + count) + np.where(cuts | ended, size[0], 1) * pairs
-            better = ~plain & ~shared & (chain < cost)
-            self.kind[better], cost[better] = _CHAIN, chain[better]
+            steps = (size[:-1] * size[1:]).sum(axis=0)
+            chain = steps * (1 + count) + np.where(cuts | ended, size[0], 1) * steps
+            self._choose(_CHAIN, ~plain & ~shared, chain)
             self.carry |= ended
-        self.kind[cost > budget.steps] = _SAMPLE if budget.worlds else _COSTLY
+        bits = np.stack([np.frexp(events.total.take(own))[1] for own in question.own])
+        if n == 2 and question.test is None:
+            items, needed = _items(question, hits)
+            fits = needed + bits.max(axis=0) <= separable.BITS
+            self._choose(_PAIRS, ~plain & fits, 2.0**items * (items + 4) * size.sum(axis=0))
+            self.spoilers[self.kind == _PAIRS] = items[self.kind == _PAIRS]
+        if n == 3:
+            fits = plain & cuts & (bits[1] + bits[2] <= separable.BITS)
+            self._choose(_TRIPLES, fits, 8 * size.sum(axis=0))
+        self.kind[self._cost > budget.steps] = _SAMPLE if budget.worlds else _COSTLY
         self.kind[plain & whole & ~cuts] = _SURE
         self.sizes = sizes_of(lengths)
         if n > 1:
-            self.sizes[-1, self.kind == _FREE] = 1  # the last component is not spread out
+            self.sizes[-1, (self.kind == _FREE) | (self.kind == _TRIPLES)] = 1  # the last one is not spread out
+
+    def _choose(self, kind: int, able: Bools, cost: F64) -> None:
+        """Take this way where it can be gone and is cheaper."""
+        better = able & (cost < self._cost)
+        self.kind[better], self._cost[better] = kind, cost[better]
+
+
+def _items(question: Question, hits: Hits) -> tuple[I64, I64]:
+    """For each candidate how many events may spoil it, and the bits that their weights take in a product."""
+    fresh = np.ones(len(hits), bool)
+    fresh[1:] = (np.diff(hits.owner) != 0) | (np.diff(hits.event) != 0)
+    owner = hits.owner[fresh]
+    items = np.bincount(owner, minlength=len(question))
+    scopes = np.bincount(fresh.cumsum() - 1, minlength=len(owner))
+    # A part is at most 1 + scopes totals; and there are two terms for each event.
+    each = np.frexp(question.events.total.take(hits.event[fresh]))[1] + np.frexp(scopes.astype(np.float64))[1] + 2
+    return items, np.bincount(owner, each, len(question)).astype(np.int64)
 
 
 def _shared(question: Question, hits: Hits) -> tuple[Bools, Bools]:
