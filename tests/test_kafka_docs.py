@@ -8,6 +8,7 @@ import pytest
 
 from latecomer.connectors.kafka import config_parts as parts
 from latecomer.connectors.kafka.config import Pipeline, loads
+from latecomer.connectors.kafka.config_errors import PipelineError
 from latecomer.connectors.kafka.config_values import Place
 from latecomer.connectors.kafka.operation.metrics import PipelineMetrics
 
@@ -32,6 +33,13 @@ def _keys(model):
 def test_the_pipeline_is_one():
     (text,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert loads(text).name == tomllib.loads(text)["name"] == "theft"
+
+
+def test_mistakes_look_as_the_page_shows():
+    pipeline, shown = (re.search(rf"^```{kind}\n(.*?)\n```$", PAGE, re.M | re.S)[1] for kind in ("toml", "text"))
+    with pytest.raises(PipelineError) as caught:
+        loads(pipeline.replace('key = "tag"', 'key = "tga"').replace("10 minutes", "10 parsecs"), name="theft.toml")
+    assert str(caught.value) == shown
 
 
 @pytest.mark.parametrize(
