@@ -10,6 +10,8 @@ from __future__ import annotations
 import signal
 import threading
 
+from confluent_kafka.admin import AdminClient
+
 from latecomer.testing.kafka import Broker
 
 #: Name, partitions, settings.
@@ -23,9 +25,11 @@ TOPICS = (
 
 
 def create_topics(broker: Broker) -> None:
-    """Create the topics that the pipeline reads and writes."""
+    """Create the topics that the pipeline reads and writes, where they are not there from last time."""
+    there = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=30).topics
     for name, partitions, settings in TOPICS:
-        broker.topic(partitions, name, **settings)
+        if name not in there:
+            broker.topic(partitions, name, **settings)
 
 
 def main() -> None:
