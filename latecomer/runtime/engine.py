@@ -45,7 +45,10 @@ from latecomer.stream import Stream
 from latecomer.units import Duration
 
 #: Slices of event time that may leave memory one by one: more of them are finer, and cost more per batch.
-_SLICES = 32
+_SLICES = 128
+
+#: A late event may wait for the shelf for this part of the time that state is kept, or for a window.
+_WAIT = 16
 
 #: A piece of output: a record batch of changes, or one of late rows.
 Piece = tuple[bool, pa.RecordBatch]
@@ -156,7 +159,7 @@ class Engine:
             layout = CodeLayout(bits)
         if spill is None:
             return layout, None
-        wait = window if spill.wait is None else whole_units(spill.wait, self.unit)
+        wait = max(window, reach // _WAIT) if spill.wait is None else whole_units(spill.wait, self.unit)
         return layout, Paging(spill.pager, spill.batch, wait)
 
     # --- the road of a batch -----------------------------------------------------------------------------------------
@@ -479,8 +482,20 @@ class Engine:
 
     def finish(self) -> Iterator[Piece]:
         """The stream has ended: every promise is complete."""
+        yield from self._drain()
         self.time.promise(None, END, None)
         yield from self._settle(END, None)
+
+    def _drain(self) -> Iterator[Piece]:
+        """Let in what is pending, page by page."""
+        while waiting := [lane for lane in self.lanes if lane.pending]:
+            assert self.memory is not None
+            self.memory.make_room(0)
+            for lane in waiting:
+                lane.drains = True
+            yield from self._settle(None, None)
+            for lane in waiting:
+                lane.drains = False
 
     def _settle(self, clock: int | None, now: int | None) -> Iterator[Piece]:
         nothing = np.zeros(0, np.int64)

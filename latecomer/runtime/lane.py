@@ -90,16 +90,17 @@ class Lane:
         self.amends = patterns[0][1].plan.level.on_late == "amend"
         self._log = log
         self.clock = BEGINNING
+        self.drains = False  # whether what is pending enters, though its turn has not come
         self.queries = [QueryState(number, pattern, type_numbers) for number, pattern in patterns]
         selections = sorted({s for q in self.queries for s in q.pattern.selections()}, key=repr)
         pager = None if paging is None else paging.pager
         self.stores: dict[Selection, Store] = {s: Store(layout, pager) for s in selections}
         self.buffers: dict[Selection, Timeline] = {s: Timeline(2, pager) for s in selections} if policy.ordered else {}
         self.pending: Pending | None = None
-        if paging is not None and not policy.ordered:
+        if paging is not None and paging.batch and not policy.ordered:
             self.pending = Pending(selections, layout.bits, paging)
         for query in self.queries:
-            query.matcher = SequenceMatcher(query.pattern, self.stores.__getitem__, layout, log, testers[query.number])
+            query.matcher = SequenceMatcher(query.pattern, self.stores.__getitem__, layout, testers[query.number])
             query.holding = Holding(query.pattern, log, pager)
             if policy.proves:
                 query.purge = ProofPurge(query.pattern, self.stores.__getitem__, log)
@@ -158,7 +159,7 @@ class Lane:
             parted = {s: np.isin(events, apart) for s, (_, _, events) in rows.items()}
             pending.add({s: _masked(row, parted[s]) for s, row in rows.items()}, self.clock)
             rows = {s: _masked(row, ~parted[s]) for s, row in rows.items()}
-        for selection, row in pending.due(self.clock).items():
+        for selection, row in pending.due(None if self.drains else self.clock).items():
             now = rows.get(selection)
             rows[selection] = row if now is None else _together(now, row)
         return rows
@@ -401,7 +402,7 @@ class Lane:
             "clock": self.clock,
             "policy": self.policy.dump(),
             "after_proof": self._after_proof,
-            "pending": self.pending.dump() if self.pending else [],
+            "pending": None if self.pending is None else self.pending.dump(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -416,7 +417,7 @@ class Lane:
         self.clock = state["clock"]
         self.policy.load(state["policy"])
         self._after_proof = state["after_proof"]
-        if self.pending is not None:
+        if self.pending is not None and state["pending"] is not None:
             self.pending.load(state["pending"])
 
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from latecomer.runtime.engine import Engine
 
 _TARGET = 0.8  # of the budget is filled after room was made, so that it is made seldom
-_LOOK = 64  # a look at the budget after each 1/64 of it has come in
+_LOOK = 64  # a look at the budget after each 1/64 of it has come in, or been read
+_LITTLE = 8  # below this part of the largest slice in memory there is little of a slice
 _CARRIED = 256 << 10  # bytes that a version carries itself, and
 _CARRIED_SHARE = 64  # this part of the state that was written before
 _ROUGH = 64  # bytes of an event on the shelf, roughly
@@ -36,7 +37,8 @@ class Memory:
 
     def __init__(self, engine: Engine, pager: Pager, budget: int | None) -> None:
         self._engine, self.pager, self.budget = engine, pager, budget
-        self._come = 0  # bytes that came in since the last look
+        self._come = 0  # bytes that came in, or were read, since the last look
+        self._read = 0  # bytes read until the last look
 
     # --- the budget --------------------------------------------------------------------------------------------------
 
@@ -47,7 +49,8 @@ class Memory:
         self.pager.turn += 1
         if self.budget is None:
             return
-        self._come += coming
+        self._come += coming + self.pager.read_bytes - self._read
+        self._read = self.pager.read_bytes
         if self._come * _LOOK < self.budget:
             return
         self._come = 0
@@ -89,8 +92,10 @@ class Memory:
         for store in engine.all_stores():
             for number, frame in store.frames.items():
                 sizes[number] = sizes.get(number, 0) + frame.nbytes
+        # Slices of which little is here are left until nothing else gives enough: small chunks cost more than they hold.
+        little = max(sizes.values(), default=0) // _LITTLE
         chosen = []
-        for number in sorted(sizes, key=lambda n: (engine.in_use(n), n)):
+        for number in sorted(sizes, key=lambda n: (engine.in_use(n), sizes[n] < little, n)):
             if wanted <= 0:
                 break
             chosen.append(number)

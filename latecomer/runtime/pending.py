@@ -1,10 +1,10 @@
 """Pending: late events that wait until what they need from the shelf is worth reading (Liu 2012, §3.6.4).
 
-The rule: an event whose partners may be on the shelf does not enter at once. It waits, with others of its slice, until
-there are more than ``batch`` of them or the oldest has waited for ``wait``; then all enter together and their frames
-are read once. That is as if they had arrived then, so no net answer depends on it; whether an event is late was decided
-when it really came. An event enters the stores of all its selections at one time, or matches would be lost between two
-stores.
+The rule: an event whose partners may be on the shelf does not enter at once. It waits, with others of its slice (a
+*page*), until there are more than ``batch`` of them or the oldest has waited for ``wait``; then all enter together and
+their frames are read once. That is as if they had arrived then, so no net answer depends on it; whether an event is
+late was decided when it really came. An event enters the stores of all its selections at one time, or matches would be
+lost between two stores. Pages come one at a time, so that no step needs the memory of many.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Pending:
     def __init__(self, selections: Sequence[Selection], bits: int, paging: Paging) -> None:
         self._selections, self._bits, self._batch, self._wait = list(selections), bits, paging.batch, paging.wait
         self._pages: dict[int, _Page] = {}
+        self._last = 0  # the page that entered last
 
     def __len__(self) -> int:
         return sum(page.count for page in self._pages.values())
@@ -67,11 +68,18 @@ class Pending:
         for number, parts in counted.items():
             self._pages[number].count += len(np.unique(np.concatenate(parts)))
 
-    def due(self, clock: int) -> dict[Selection, Picked]:
-        """Take out the events whose turn it is."""
-        ready = [n for n, p in self._pages.items() if p.count > self._batch or clock - p.since >= self._wait]
-        pages = [self._pages.pop(number) for number in ready]
-        return self._joined(pages)
+    def due(self, clock: int | None) -> dict[Selection, Picked]:
+        """Take out the events of one page whose turn it is (None: of any). Pages take turns in order of time, so that
+        what two neighbours need is read once."""
+        ready = [
+            number
+            for number, page in self._pages.items()
+            if clock is None or page.count > self._batch or clock - page.since >= self._wait
+        ]
+        if not ready:
+            return {}
+        self._last = min(ready, key=lambda number: (number <= self._last, number))
+        return self._joined([self._pages.pop(self._last)])
 
     def _joined(self, pages: Sequence[_Page]) -> dict[Selection, Picked]:
         result: dict[Selection, Picked] = {}
@@ -105,11 +113,13 @@ class Pending:
         rows = (part for page in self._pages.values() for parts in page.parts.values() for part in parts)
         return sum(column.nbytes for part in rows for column in part)
 
-    def dump(self) -> list[Any]:
-        return [[n, p.since, p.count, [[i, part] for i, part in p.parts.items()]] for n, p in self._pages.items()]
+    def dump(self) -> dict[str, Any]:
+        pages = [[n, p.since, p.count, [[i, part] for i, part in p.parts.items()]] for n, p in self._pages.items()]
+        return {"last": self._last, "pages": pages}
 
-    def load(self, state: list[Any]) -> None:
-        for number, since, count, parts in state:
+    def load(self, state: dict[str, Any]) -> None:
+        self._last = state["last"]
+        for number, since, count, parts in state["pages"]:
             kept = {index: [(h, ts, refs) for h, ts, refs in rows] for index, rows in parts}
             self._pages[number] = _Page(since, count, kept)
 

@@ -84,5 +84,5 @@ class ProofPurge:
         first = high + 1
         for hit in self._store_of(self._selections[index]).probe(keys, low, high, View.OLD):
             rows = np.flatnonzero(hit.count)
-            first[rows] = np.minimum(first[rows], self._log.ts(hit.run.refs[hit.first[rows]]))
+            first[rows] = np.minimum(first[rows], hit.events(hit.first[rows])[1])
         return first

@@ -87,8 +87,12 @@ def joined(parts: Sequence[Rows]) -> Rows:
     )
 
 
-def expand(hits: Sequence[Hits], rows: int, ordered: bool) -> Iterator[tuple[I64, I64]]:
-    """List hits as pairs (probing row, event reference), in pieces of at most :data:`PIECE`.
+#: Pairs of probing rows and events: the rows' numbers, the events' references, and their times.
+Pairs = tuple[I64, I64, I64]
+
+
+def expand(hits: Sequence[Hits], rows: int, ordered: bool) -> Iterator[Pairs]:
+    """List hits as pairs, in pieces of at most :data:`PIECE`.
 
     ``ordered``: pieces, and the pairs in them, follow the order of the probing rows.
     """
@@ -113,15 +117,14 @@ def expand(hits: Sequence[Hits], rows: int, ordered: bool) -> Iterator[tuple[I64
         for hit in hits:
             first, last = int(hit.first[start]), int(hit.first[start] + hit.count[start])
             for at in range(first, last, PIECE):
-                refs = hit.run.refs[at : min(at + PIECE, last)]
-                yield np.full(len(refs), start), refs
+                refs, ts = hit.events(slice(at, min(at + PIECE, last)))
+                yield np.full(len(refs), start), refs, ts
         start += 1
 
 
-def _pairs(hits: Sequence[Hits], start: int, end: int, ordered: bool) -> tuple[I64, I64]:
+def _pairs(hits: Sequence[Hits], start: int, end: int, ordered: bool) -> Pairs:
     """All pairs of the probing rows from ``start`` to ``end``."""
-    owners: list[I64] = []
-    refs: list[I64] = []
+    found: list[Pairs] = []
     for hit in hits:
         owner = hit.count[start:end].nonzero()[0]
         if not len(owner):
@@ -132,12 +135,11 @@ def _pairs(hits: Sequence[Hits], start: int, end: int, ordered: bool) -> tuple[I
         if total > len(owner):
             at = (at - count.cumsum() + count).repeat(count) + np.arange(total)
             owner = owner.repeat(count)
-        owners.append(owner)
-        refs.append(hit.run.refs.take(at))
-    if len(owners) == 1:
-        return owners[0], refs[0]
-    owner, ref = np.concatenate(owners), np.concatenate(refs)
+        found.append((owner, *hit.events(at)))
+    if len(found) == 1:
+        return found[0]
+    owner, refs, ts = (np.concatenate(columns) for columns in zip(*found, strict=True))
     if ordered:
         order = owner.argsort(kind="stable")
-        owner, ref = owner[order], ref[order]
-    return owner, ref
+        owner, refs, ts = owner[order], refs[order], ts[order]
+    return owner, refs, ts

@@ -21,11 +21,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from latecomer.runtime.pattern import JoinOrder, Pattern, Probe, Step, Test, Tester, time_range
-from latecomer.runtime.rows import Rows, expand
+from latecomer.runtime.rows import Pairs, Rows, expand
 from latecomer.runtime.selection import Selection
 from latecomer.storage.columns import I64, every, some
 from latecomer.storage.hashing import U64
-from latecomer.storage.log import EventLog
 from latecomer.storage.store import Bools, CodeLayout, Hits, Store, View
 
 StoreOf = Callable[[Selection], Store]
@@ -34,8 +33,8 @@ StoreOf = Callable[[Selection], Store]
 class SequenceMatcher:
     """Deltas of one query over its lane's stores."""
 
-    def __init__(self, pattern: Pattern, store_of: StoreOf, layout: CodeLayout, log: EventLog, tester: Tester) -> None:
-        self._pattern, self._store, self._layout, self._log, self._tester = pattern, store_of, layout, log, tester
+    def __init__(self, pattern: Pattern, store_of: StoreOf, layout: CodeLayout, tester: Tester) -> None:
+        self._pattern, self._store, self._layout, self._tester = pattern, store_of, layout, tester
         self._components = len(pattern.components)
 
     def inserted(self, ordered: bool) -> Iterator[Rows]:
@@ -133,8 +132,8 @@ class SequenceMatcher:
                 lo, hi, exact = self._tightened(rows, step, probe, lo, hi, negatives)
             if not exact:
                 probes.append(probe)
-        for owner, refs in self._partners(rows, step, lo, hi, view, ordered):
-            extended = rows.bind(step.index, owner, refs, self._log.ts(refs))
+        for owner, refs, ts in self._partners(rows, step, lo, hi, view, ordered):
+            extended = rows.bind(step.index, owner, refs, ts)
             same = self._tester.agrees(step, extended)
             if same is not None and not every(same):
                 extended = extended.take(same)
@@ -142,9 +141,7 @@ class SequenceMatcher:
             if len(extended):
                 yield from self._extend(extended, steps[1:], views[1:], negatives, ordered)
 
-    def _partners(
-        self, rows: Rows, step: Step, lo: I64, hi: I64, view: View, ordered: bool
-    ) -> Iterator[tuple[I64, I64]]:
+    def _partners(self, rows: Rows, step: Step, lo: I64, hi: I64, view: View, ordered: bool) -> Iterator[Pairs]:
         keys = rows.keys if step.carried else self._layout.keys(self._tester.hashes(step, rows))
         hits = list(self._store(step.selection).probe(keys, lo, hi, view))
         yield from expand(hits, len(rows), ordered)
@@ -206,7 +203,7 @@ class SequenceMatcher:
         hits = list(store.probe(keys, lo, hi, view))
         if before is None and not step.tests:
             hits = self._first_hits(rows, step, hits, dead)
-        for owner, refs in expand(hits, len(rows), False):
+        for owner, refs, ts in expand(hits, len(rows), False):
             counts = ~dead.take(owner)
             if before is not None:
                 counts &= refs < rows.ref(before).take(owner)
@@ -214,7 +211,7 @@ class SequenceMatcher:
             if not len(at):
                 continue
             owner, refs = owner.take(at), refs.take(at)
-            joined = rows.bind(step.index, owner, refs, self._log.ts(refs))
+            joined = rows.bind(step.index, owner, refs, ts.take(at))
             mask = self._tester.agrees(step, joined)
             if mask is not None and not every(mask):
                 owner, joined = owner[mask], joined.take(mask)

@@ -30,8 +30,10 @@ class Spill:
         uri: a local folder, or any URI that pyarrow.fs or fsspec opens (``"s3://bucket/folder"``). One runtime at a
             time writes it; who opens it later takes over.
         keep: how many versions stay, 1 or more.
-        batch: late events of one slice of event time that may wait before what they need is read from the folder.
-        wait: how far the clock may move while a late event waits, a duration; None: the longest window.
+        batch: late events of one slice of event time that may wait before what they need is read from the folder; 0:
+            none waits.
+        wait: how far the clock may move while a late event waits, a duration; None: the longest window, or a sixteenth
+            of the time that state is kept, whichever is longer.
 
     >>> Spill("state", keep=3).keep
     3

@@ -100,11 +100,20 @@ class Staged:
 
 @dataclass(slots=True)
 class Hits:
-    """For each probing row, the stretch ``first : first + count`` of ``run`` that it hits."""
+    """For each probing row, the stretch ``first : first + count`` of ``run`` that it hits, in the slice that begins at
+    ``base``."""
 
     run: Run
     first: I64
     count: I64
+    base: int
+    mask: int
+
+    def events(self, at: Any) -> tuple[I64, I64]:
+        """References and times of the run's events at these places."""
+        ts = (self.run.codes[at] & np.uint64(self.mask)).view(np.int64)
+        ts += self.base
+        return self.run.refs[at], ts
 
 
 #: How much longer than the next run each run is: searching a run costs more than copying it a few times.
@@ -263,24 +272,50 @@ class Store:
 
     def probe(self, keys: U64, lo: I64, hi: I64, view: View) -> Iterator[Hits]:
         """Find events with the same key hash and ``lo <= ts <= hi``, row by row. O(m log n) per run."""
-        if not self.frames or not len(lo):
-            return
-        bits = self.layout.bits
-        low, high = int(np.minimum.reduce(lo)) >> bits, int(np.maximum.reduce(hi)) >> bits
-        wanted = np.empty((len(lo), 2), np.uint64)  # where each row's stretch begins, and where the next one would
-        for number in [low] if low == high else list(self.frames.irange(low, high)):
-            frame = self.frames.get(number)
-            if frame is None:
-                continue
-            wanted[:, 0], wanted[:, 1] = self._codes_in(number, keys, lo, hi)
+        bits, mask = self.layout.bits, self.layout.mask
+        for number, frame, rows in self._meeting(lo, hi, newest_first=True):
+            some_keys, some_lo, some_hi = (keys, lo, hi) if rows is None else (keys[rows], lo[rows], hi[rows])
+            wanted = np.empty((len(some_lo), 2), np.uint64)  # where each row's stretch begins, and where the next would
+            wanted[:, 0], wanted[:, 1] = self._codes_in(number, some_keys, some_lo, some_hi)
             if frame.saved and view is not View.NEW:
-                self._fetch(frame, keys, wanted[:, 0], wanted[:, 1])
+                self._fetch(frame, some_keys, wanted[:, 0], wanted[:, 1])
             for run in frame.runs(view):
                 found = run.codes.searchsorted(wanted)
                 first = found[:, 0]
                 count = found[:, 1] - first
-                if some(count):
-                    yield Hits(run, first, count)
+                if not some(count):
+                    continue
+                if rows is None:
+                    yield Hits(run, first, count, number << bits, mask)
+                else:
+                    all_first, all_count = np.zeros(len(lo), np.int64), np.zeros(len(lo), np.int64)
+                    all_first[rows], all_count[rows] = first, count
+                    yield Hits(run, all_first, all_count, number << bits, mask)
+
+    def _meeting(self, lo: I64, hi: I64, newest_first: bool) -> Iterator[tuple[int, Frame, I64 | None]]:
+        """The frames that rows from ``lo`` to ``hi`` meet, with those rows (None: all). O(m) per frame at most, and most
+        rows meet only the first one or two: those of late events are few and meet many.
+        """
+        if not self.frames or not len(lo):
+            return
+        bits = self.layout.bits
+        low, high = int(np.minimum.reduce(lo)) >> bits, int(np.maximum.reduce(hi)) >> bits
+        if low == high:
+            if (frame := self.frames.get(low)) is not None:
+                yield low, frame, None
+            return
+        left: I64 | None = None  # rows that may meet frames still to come
+        for number in self.frames.irange(low, high, reverse=newest_first):
+            begin, end = number << bits, ((number + 1) << bits) - 1
+            own_lo, own_hi = (lo, hi) if left is None else (lo[left], hi[left])
+            meets = (own_lo <= end) & (own_hi >= begin)
+            rows = meets.nonzero()[0] if left is None else left[meets]
+            if len(rows):
+                yield number, self.frames[number], None if len(rows) == len(lo) else rows
+            more = (own_lo < begin) if newest_first else (own_hi > end)
+            left = more.nonzero()[0] if left is None else left[more]
+            if not len(left):
+                return
 
     def nearest(self, keys: U64, lo: I64, hi: I64, view: View, backward: bool) -> tuple[I64, I64]:
         """For each row the last event (``backward``; else the first) with the same key hash and ``lo <= ts <= hi``.
@@ -288,18 +323,17 @@ class Store:
         Returns its time and reference, -1 where there is none; overwrites ``lo`` and ``hi``. O(m log n) per run.
         """
         ts, refs = np.zeros(len(lo), np.int64), np.full(len(lo), -1)
-        if not self.frames or not len(lo):
-            return ts, refs
         bits, mask = self.layout.bits, np.uint64(self.layout.mask)
-        low, high = int(np.minimum.reduce(lo)) >> bits, int(np.maximum.reduce(hi)) >> bits
-        numbers = [low] if low == high else list(self.frames.irange(low, high, reverse=backward))
-        for number in numbers:  # the nearest slice first
-            frame = self.frames.get(number)
-            if frame is None:
-                continue
-            begin, after = self._codes_in(number, keys, lo, hi)
+        for number, frame, rows in self._meeting(lo, hi, newest_first=backward):  # the nearest slice first
+            if rows is None:
+                some_keys, some_lo, some_hi = keys, lo, hi
+            else:
+                rows = rows[lo[rows] <= hi[rows]]  # those not done yet
+                some_keys, some_lo, some_hi = keys[rows], lo[rows], hi[rows]
+            begin, after = self._codes_in(number, some_keys, some_lo, some_hi)
             if frame.saved and view is not View.NEW:
-                self._fetch(frame, keys, begin, after)
+                self._fetch(frame, some_keys, begin, after)
+            found_refs, found_ts = np.full(len(some_lo), -1), np.zeros(len(some_lo), np.int64)
             for run in frame.runs(view):  # each narrows the stretch to what is nearer than its own find
                 if backward:
                     found = run.codes.searchsorted(after) - 1
@@ -310,11 +344,12 @@ class Store:
                 if len(at):
                     here = codes.take(at)
                     (begin if backward else after)[at] = here
-                    refs[at] = run.refs.take(found.take(at))
-                    ts[at] = (here & mask).view(np.int64) + (number << bits)
-            if number != numbers[-1]:
-                done = (refs >= 0).nonzero()[0]
-                lo[done], hi[done] = 1, 0
+                    found_refs[at] = run.refs.take(found.take(at))
+                    found_ts[at] = (here & mask).view(np.int64) + (number << bits)
+            done = (found_refs >= 0).nonzero()[0]
+            rows = done if rows is None else rows.take(done)
+            refs[rows], ts[rows] = found_refs.take(done), found_ts.take(done)
+            lo[rows], hi[rows] = 1, 0
         return ts, refs
 
     def _codes_in(self, number: int, keys: U64, lo: I64, hi: I64) -> tuple[U64, U64]:

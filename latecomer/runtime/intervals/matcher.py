@@ -256,7 +256,8 @@ class IntervalMatcher:
     def _partners(self, rows: Chains, step: Step, lo: I64, hi: I64, view: View) -> Iterator[tuple[I64, I64]]:
         keys = rows.keys if step.carried else self._layout.keys(self._tester.hashes(step, rows))
         hits = list(self._store(step.selection).probe(keys, lo, hi, view))
-        yield from expand(hits, len(rows), False)
+        for owner, refs, _ in expand(hits, len(rows), False):
+            yield owner, refs
 
     def _fitting(self, step: Step, rows: Chains, place: Place) -> Chains:
         """The rows whose event ``step.index`` is another one than the others, agrees with them, and can be there."""
