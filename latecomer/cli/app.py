@@ -3,7 +3,7 @@
 | exit code | meaning |
 |---|---|
 | 0 | all is well |
-| 1 | an unexpected error: a defect, shown with its traceback |
+| 1 | an unexpected error: a defect, shown with its traceback; or damage that ``state verify`` has found |
 | 2 | a wrong query, option or file name, or a package that is missing |
 | 3 | an input whose columns are missing or of the wrong type |
 | 4 | a state that cannot be used |
@@ -22,12 +22,13 @@ from latecomer.cli.advise import advise
 from latecomer.cli.check import check
 from latecomer.cli.demo import demo
 from latecomer.cli.explain import explain
+from latecomer.cli.folders import state
 from latecomer.cli.run import run
 from latecomer.errors import LatecomerError, SchemaError, StateError
 
 EXIT_CODES = (
-    "Exit codes: 0 all is well; 1 unexpected error; 2 wrong query, option or file name; 3 wrong columns in an input; "
-    "4 unusable state."
+    "Exit codes: 0 all is well; 1 unexpected error, or damage found by state verify; 2 wrong query, option or file "
+    "name; 3 wrong columns in an input; 4 unusable state."
 )
 
 
@@ -67,6 +68,7 @@ app.command()(run)
 app.command()(explain)
 app.command()(advise)
 app.command()(demo)
+app.add_typer(state, name="state")
 
 
 def _version(asked: bool) -> None:

@@ -83,7 +83,11 @@ def verify(folder: StateReader) -> Checked:
     broken: dict[str, list[str]] = {}
     there = folder.listed("blobs")
     for file, size in sorted(sizes.items()):
-        flaws = _flaws(folder, file, size, there.get(file.removeprefix("blobs/")))
+        found = there.get(file.removeprefix("blobs/"))
+        if found != size:
+            broken[file] = ["is missing" if found is None else f"has {found} bytes, and should have {size}"]
+            continue
+        flaws = _flaws(folder, file, size)
         count += len(flaws)
         if problems := [flaw for flaw in flaws if flaw]:
             broken[file] = problems
@@ -146,12 +150,8 @@ def _before(folder: StateReader, kind: str, last: str, stay: Collection[str]) ->
     return {f"{kind}/{name}": n for name, n in names if versions.writer_of(name) and name < last and name not in stay}
 
 
-def _flaws(folder: StateReader, file: str, size: int, there: int | None) -> list[str | None]:
-    """For each blob of a file what is wrong with it, None where nothing is; ``there``: its size as it is now."""
-    if there is None:
-        return ["is missing"]
-    if there != size:
-        return [f"has {there} bytes, and should have {size}"]
+def _flaws(folder: StateReader, file: str, size: int) -> list[str | None]:
+    """For each blob of a file what is wrong with it, None where nothing is."""
     try:
         return list(blobs.flaws(lambda offset, length: folder.files.read(file, offset, length), size))
     except FileNotFoundError:
