@@ -60,10 +60,21 @@ def test_a_small_file_is_read_whole_and_a_large_one_in_even_stretches():
     chunks = [Chunk(pa.table({"n": [i] * 10}), [Reject("x", "y")]) for i in range(100)]
     assert thin(chunks, 1_000).table["n"].unique().to_pylist() == list(range(100))
     kept = thin(chunks, 130)
-    assert (kept.rows, kept.rejected) == (1_000, 100)
+    assert (kept.rows, kept.rejected, kept.tail) == (1_000, 100, 160)
     found = kept.table["n"].unique().to_pylist()
-    assert found == list(range(0, 100, found[1])) and 65 <= kept.table.num_rows <= 130
+    assert found == [*range(0, 84, found[1]), *range(84, 100)] and 225 <= kept.table.num_rows <= 290
     assert thin(iter(chunks), 130).table.equals(kept.table)
+
+
+def test_a_thinned_sample_is_replayed_where_it_has_no_gaps(monkeypatch, quick):
+    table = made(ld.Delayed(0.2, ld.Uniform("1 s")), n=20_000)
+    monkeypatch.setattr(sampling, "STRETCH", 100)
+    found = sampled(table, most=5_000)
+    assert found.thinned and 5_000 < len(found) < 7_000 and len(found) - found.whole == 1_600
+    assert [int(row) for row in found.table["id"][found.whole :]] == table["id"].to_pylist()[-1_600:]
+    tried = levels.trial(found, query(), own=False)
+    assert tried.stretch <= 17_000
+    assert max(point.verdict.wait_95 for point in tried.points) < 2_000
 
 
 def test_rows_that_cannot_be_used_are_counted():

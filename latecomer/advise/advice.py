@@ -97,6 +97,7 @@ def advise(
 
     Raises QueryError where a query asks for what the sample does not have.
 
+    >>> import pyarrow as pa
     >>> from latecomer.advise import chunks_of, take, thin
     >>> table = pa.table({"type": ["A", "C", "B"], "ts": [1, 5, 3], "id": [1, 2, 3]})
     >>> sample = take(thin(chunks_of(table)), Stream(id="id", unit="s"), name="three events")

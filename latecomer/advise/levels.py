@@ -176,11 +176,12 @@ def _batches(sample: Sample, query: Query, wanted: Bools) -> tuple[IntArray, int
     slack = int(np.quantile(lateness, 0.99, method="inverted_cdf")) if len(lateness) else 0
     lengths = [length for length in (query.plan.window.units(sample.unit), slack) if length > 0]
     fine = max(min(lengths, default=0) // FINE, 1)
-    span = int(sample.came[-1] - sample.came[0]) + 1
+    came = sample.came[sample.whole :]
+    span = int(came[-1] - came[0]) + 1
     step = max(-(-span // BATCHES), 1)
     if step > 2 * fine:
         step = fine
-    turns = np.flatnonzero(np.diff((sample.came - sample.came[0]) // step, prepend=-1))
+    turns = np.flatnonzero(np.diff((came - came[0]) // step, prepend=-1)) + sample.whole
     return np.append(turns[-BATCHES:], len(sample)), step
 
 

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import gcd
@@ -30,6 +31,10 @@ from latecomer.units import UNITS
 MOST_ROWS = 1_000_000
 #: Rows of a stretch: long against the neighbourhoods that matter, short enough to spread.
 STRETCH = 8_192
+#: So many stretches at the end are read without gaps.
+TAIL = 16
+#: Name of a column that marks their rows, for as long as the sample is made.
+_TAIL = "latecomer_tail"
 #: An event is compared with blocks of so many neighbours.
 BLOCK = 64
 #: An event further ahead of its neighbours than this many times the usual lead is no part of them.
@@ -40,11 +45,14 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What was read: rows in the file's order, how many the file has, and how many of each kind could not be used."""
+    """What was read: rows in the file's order, how many the file has and how many more could not be read, and how many
+    rows at the end of ``table`` are neighbours in the file, with none between them left out.
+    """
 
     table: pa.Table
     rows: int
     rejected: int
+    tail: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,7 @@ class Sample:
         copy: events whose id had arrived before (n,); all False without an id.
         clock: the largest time so far at each event (n,), that event included.
         rows: rows of the file, of which ``rejected`` and ``unplaced`` (no type, time, id or arrival) could not be used.
-        thinned: whether rows of the file were left out.
+        thinned: whether rows of the file were left out; ``whole``: from which event on none was.
         ahead: times and senders of the events set aside because they were far ahead of their neighbours.
         limits: sentences on what cannot be told from this sample.
     """
@@ -84,6 +92,7 @@ class Sample:
     rejected: int
     unplaced: int
     thinned: bool
+    whole: int
     ahead: Sequence[tuple[int, str | None, int]]
     limits: Sequence[str] = field(default=())
 
@@ -102,28 +111,30 @@ class Sample:
 
 
 def thin(chunks: Iterable[Chunk], most: int = MOST_ROWS) -> Kept:
-    """Read at most about ``most`` rows, as stretches spread evenly over all; all of them where there are not more.
+    """Read at most about ``most`` rows, as stretches spread evenly over all; all of them where there are not more. The
+    last stretches are read in any case, since a replay needs a part without gaps.
 
     Whenever too much is held, every second stretch is dropped and of what follows only every second one is taken.
 
-    >>> chunks = [Chunk(pa.table({"n": [i] * STRETCH}), []) for i in range(8)]
-    >>> thin(chunks, 4 * STRETCH).table["n"].unique().to_pylist()
-    [0, 2, 4, 6]
+    >>> chunks = [Chunk(pa.table({"n": [i] * STRETCH}), []) for i in range(40)]
+    >>> thin(chunks, 10 * STRETCH).table["n"].unique().to_pylist()[:8]
+    [0, 4, 8, 12, 16, 20, 24, 25]
     """
-    kept: list[pa.Table] = []
+    kept: list[tuple[int, pa.Table]] = []
+    last: deque[tuple[int, pa.Table]] = deque(maxlen=TAIL)
     step, rows, rejected = 1, 0, 0
-    schema: pa.Schema | None = None
     for number, chunk in enumerate(chunks):
-        schema = chunk.table.schema
         rows += chunk.table.num_rows
         rejected += len(chunk.rejects)
+        last.append((number, chunk.table))
         if number % step == 0:
-            kept.append(chunk.table)
-        while sum(t.num_rows for t in kept) > most and len(kept) > 1:
+            kept.append((number, chunk.table))
+        while sum(table.num_rows for _, table in kept) > most and len(kept) > 1:
             kept, step = kept[::2], step * 2
-    if schema is None:
-        return Kept(pa.table({}), 0, 0)
-    return Kept(pa.concat_tables(kept).combine_chunks(), rows, rejected)
+    if not last:
+        return Kept(pa.table({}), 0, 0, 0)
+    parts = [table for number, table in kept if number < last[0][0]] + [table for _, table in last]
+    return Kept(pa.concat_tables(parts).combine_chunks(), rows, rejected, sum(table.num_rows for _, table in last))
 
 
 def take(kept: Kept, stream: Stream, *, name: str, arrival: str | None = None) -> Sample:
@@ -143,6 +154,7 @@ def take(kept: Kept, stream: Stream, *, name: str, arrival: str | None = None) -
     limits: list[str] = []
     unit = stream.unit_for(table.schema.field(stream.ts).type)
     given = table.num_rows
+    table = table.append_column(_TAIL, pa.array(np.arange(given) >= given - kept.tail))
     for column in (stream.type, stream.ts, stream.id, arrival):
         if column is not None:
             table = table.filter(pc.is_valid(table[column]))
@@ -204,7 +216,8 @@ def _built(
         ahead = [(int(t), None if s is None else str(s), int(d)) for t, s, d in zip(ts[where], who, lead, strict=True)]
         table, ts = table.filter(pa.array(~jumps)), ts[~jumps]
         came = None if came is None else came[~jumps]
-    table = table.combine_chunks()
+    whole = int(np.argmax(np.asarray(table[_TAIL]))) if thinned else 0
+    table = table.drop_columns([_TAIL]).combine_chunks()
     kinds, kind = encoded(table[stream.type])
     sources, source = (None, None) if stream.source is None else encoded(table[stream.source])
     copy = np.zeros(len(ts), bool)
@@ -229,6 +242,7 @@ def _built(
         rejected=kept.rejected,
         unplaced=unplaced,
         thinned=thinned,
+        whole=whole,
         ahead=ahead,
         limits=limits,
     )

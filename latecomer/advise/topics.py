@@ -67,7 +67,10 @@ def take_topics(pipeline: Pipeline, most: int, topic: str | None = None) -> Samp
     named = "source" in table.column_names and table["source"].null_count < table.num_rows
     stream = Stream(type="type", ts="ts", id="id", source="source" if named else PARTITION, unit=pipeline.stream.unit)
     return take(
-        Kept(table, rows - poison, poison), stream, name=f"{pipeline.name}: {', '.join(topics)}", arrival=ARRIVAL
+        Kept(table, rows - poison, poison, table.num_rows),
+        stream,
+        name=f"{pipeline.name}: {', '.join(topics)}",
+        arrival=ARRIVAL,
     )
 
 
