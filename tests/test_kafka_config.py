@@ -322,6 +322,8 @@ WRONG = [
         ["either text, the query itself, or file"],
     ),
     ("[kafka]", 'memory = "1 GB"\n[kafka]', "memory", ["memory needs a place", "spill"]),
+    ('late = "late"', 'late = "too late"', "late =", ["no topic can be called 'too late'", "letters, digits"]),
+    ('"/nowhere"', '"ftp://user@host/x"', "uri", ["a path is needed, or a URI that begins with file, s3, gs"]),
     ("[columns]", "[columns", "[columns", ["this is no TOML"]),
 ]
 

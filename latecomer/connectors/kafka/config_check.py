@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 RESERVED = ("type", "ts", "id", "source", "of")
 #: Formats whose schemas are in the registry.
 REGISTERED = ("avro", "protobuf")
+#: Places for state that can be named in a URI.
+PLACES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 #: Where a message about an option of the stream begins with its name.
 _OPTION = re.compile(r"(?:Stream\()?(\w+)=")
 
@@ -33,7 +36,7 @@ def misfits(pipeline: Pipeline, document: Document) -> Iterator[tuple[int, Misfi
     """All that does not fit, with its line."""
     found = [*_secrets(pipeline)]
     found += [] if found else check_properties(pipeline.kafka)
-    found += [*_memory(pipeline), *_topics(pipeline), *_registry(pipeline), *_columns(pipeline)]
+    found += [*_memory(pipeline), *_state(pipeline), *_topics(pipeline), *_registry(pipeline), *_columns(pipeline)]
     for number, given in enumerate(pipeline.inputs):
         found += _input(pipeline, number, given)
     found += _punctuation(pipeline)
@@ -71,9 +74,22 @@ def _topics(pipeline: Pipeline) -> Iterator[Misfit]:
         named.append((("repartition", "topic"), pipeline.repartition.topic, "the internal topic"))
     taken: dict[str, str] = {}
     for path, name, purpose in named:
+        if not _TOPIC.fullmatch(name) or name in (".", ".."):
+            yield Misfit(
+                path, f"no topic can be called {name!r}: allowed are up to 249 letters, digits, '.', '_' and '-'"
+            )
         if name in taken:
             yield Misfit(path, f"the topic {name!r} is {taken[name]} already: each purpose needs a topic of its own")
         taken.setdefault(name, purpose)
+
+
+def _state(pipeline: Pipeline) -> Iterator[Misfit]:
+    """Whether the kind of place is known; whether it can be reached is found out when it is used."""
+    for path, setting in pipeline.settings():
+        if path in (("state", "uri"), ("spill",)) and unavailable(setting) is None:
+            scheme, mark, _ = setting.reveal().partition("://")
+            if mark and scheme.lower() not in PLACES:
+                yield Misfit(path, f"{path[-1]}: a path is needed, or a URI that begins with {options(PLACES)} and ://")
 
 
 def _registry(pipeline: Pipeline) -> Iterator[Misfit]:
