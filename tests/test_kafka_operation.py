@@ -24,6 +24,7 @@ from latecomer.cli.app import app
 from latecomer.connectors.kafka.check import look
 from latecomer.connectors.kafka.config import loads
 from latecomer.connectors.kafka.operation import Figures, Watch
+from latecomer.connectors.kafka.operation.explaining import Explaining
 from latecomer.connectors.kafka.operation.http import serving
 from latecomer.connectors.kafka.operation.logs import logging_to
 from latecomer.connectors.kafka.operation.metrics import PipelineMetrics
@@ -109,7 +110,7 @@ def test_the_server_tells_how_it_goes():
         transactions=4, aborted=1, in_flight=9, paused=1,
     )  # fmt: skip
     watch.show(figures, {"in-0": runtime})
-    with serving(watch, metrics.registry, "127.0.0.1", 0) as address:
+    with serving(watch, metrics.registry, Explaining(), "127.0.0.1", 0) as address:
         assert _get(f"{address}/readyz") == (503, '{"ready": false, "stopping": false}\n')
         assert _get(f"{address}/healthz") == (200, '{"alive": true}\n')
         watch.ready(True)
@@ -140,7 +141,34 @@ def test_the_server_tells_how_it_goes():
         assert _get(f"{address}/healthz")[0] == 503
         port = int(address.rpartition(":")[2])
         with pytest.raises(ConfigError, match=f"the port {port} of 127.0.0.1 cannot be had"):
-            serving(watch, metrics.registry, "127.0.0.1", port).__enter__()
+            serving(watch, metrics.registry, Explaining(), "127.0.0.1", port).__enter__()
+
+
+def test_questions_are_answered_at_the_next_look():
+    runtime = _runtime()
+    runtime.process([{"id": 1, "type": "A", "ts": 1}, {"id": 2, "type": "C", "ts": 5}])
+    explaining = Explaining()
+    watch = Watch([explaining], every=0.0)
+    with serving(watch, PipelineMetrics("p").registry, explaining, "127.0.0.1", 0) as address:
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(_get(f"{address}/explain")))
+        asking.start()
+        until = time.monotonic() + 30
+        while asking.is_alive() and time.monotonic() < until:
+            watch.show(Figures(), {"in-0": runtime})
+            time.sleep(0.01)
+        asking.join(10)
+    ((code, text),) = answers
+    assert code == 200
+    told = json.loads(text)["in-0"]
+    assert told["clock"] == 5 and told["queries"]["q"]["level"] == str(runtime.queries[0].level)
+
+
+def test_a_question_is_not_answered_while_the_loop_is_busy():
+    explaining = Explaining()
+    assert explaining.ask(0.01) is None
+    explaining.show(Figures(), {})  # answers whoever asked before
+    assert explaining.ask(0.01) is None  # and nobody who asks afterwards
 
 
 def test_progress_counts_from_the_last_look():
@@ -435,6 +463,7 @@ def test_a_pipeline_on_a_terminal(kafka, topics, tmp_path):
             found = _samples(_get(f"{address}/metrics")[1])
             assert found["latecomer_kafka_messages_total", ("pipeline", "look")] == 41
             assert sum(v for k, v in found.items() if k[0] == "latecomer_kafka_lag_messages") == 0
+            assert json.loads(_get(f"{address}/explain")[1]).keys() == {f"{source}-0", f"{source}-1"}
             events = {dict(k[1:])["runtime"]: v for k, v in found.items() if k[0] == "latecomer_events_total"}
             assert events.keys() == {f"{source}-0", f"{source}-1"} and sum(events.values()) == 40
             process.send_signal(signal.SIGINT)

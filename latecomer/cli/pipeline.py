@@ -96,6 +96,7 @@ def run_pipeline(path: str) -> None:
     from latecomer.connectors.kafka.advice import partitioning
     from latecomer.connectors.kafka.check import ready
     from latecomer.connectors.kafka.loop import run
+    from latecomer.connectors.kafka.operation.explaining import Explaining
     from latecomer.connectors.kafka.operation.http import serving
     from latecomer.connectors.kafka.operation.logs import logging_to
     from latecomer.connectors.kafka.operation.metrics import PipelineMetrics
@@ -108,7 +109,8 @@ def run_pipeline(path: str) -> None:
     terminal = sys.stderr.isatty()
     form = operation.log if operation.log != "auto" else "text" if terminal else "json"
     metrics = PipelineMetrics(pipeline.name)
-    listeners: list[Listener] = [metrics]
+    explaining = Explaining()
+    listeners: list[Listener] = [metrics, explaining]
     with ExitStack() as stack:
         write = None
         if terminal:
@@ -119,7 +121,7 @@ def run_pipeline(path: str) -> None:
         watch = Watch(listeners)
         stack.enter_context(ending_on_signals(watch, operation.shutdown))
         if operation.port is not None:
-            address = stack.enter_context(serving(watch, metrics.registry, operation.host, operation.port))
+            address = stack.enter_context(serving(watch, metrics.registry, explaining, operation.host, operation.port))
             _log.info("serving", extra={"fields": {"address": address}})
         advice = partitioning(pipeline).advice
         if advice is not None:

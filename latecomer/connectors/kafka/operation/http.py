@@ -1,21 +1,23 @@
-"""A small HTTP server for those who watch a process: ``/healthz``, ``/readyz``, ``/metrics``.
+"""A small HTTP server for those who watch a process: ``/healthz``, ``/readyz``, ``/metrics``, ``/explain``.
 
 | path | 200 | 503 |
 |---|---|---|
 | ``/healthz`` | the loop goes round | it has not for 30 seconds: start the process again |
 | ``/readyz`` | it has its partitions and their state | it is starting, rebalancing or stopping |
 | ``/metrics`` | Prometheus's text | – |
+| ``/explain`` | by partition what is held and what each match waits for, as JSON | the loop is busy |
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from latecomer.connectors.kafka.operation.explaining import Explaining
 from latecomer.connectors.kafka.operation.watch import Watch
 from latecomer.errors import ConfigError
 
@@ -27,7 +29,7 @@ PATIENCE = 10
 
 
 @contextmanager
-def serving(watch: Watch, registry: CollectorRegistry, host: str, port: int) -> Iterator[str]:
+def serving(watch: Watch, registry: CollectorRegistry, explaining: Explaining, host: str, port: int) -> Iterator[str]:
     """Serve while the block runs; what is yielded is the address. Port 0 means any free one.
 
     Raises ConfigError when the port cannot be had.
@@ -36,7 +38,7 @@ def serving(watch: Watch, registry: CollectorRegistry, host: str, port: int) -> 
     class Handler(_Handler):
         pass
 
-    Handler.watch, Handler.registry = watch, registry
+    Handler.watch, Handler.registry, Handler.explaining = watch, registry, explaining
     try:
         server = ThreadingHTTPServer((host, port), Handler)
     except OSError as problem:
@@ -58,6 +60,7 @@ def serving(watch: Watch, registry: CollectorRegistry, host: str, port: int) -> 
 class _Handler(BaseHTTPRequestHandler):
     watch: Watch
     registry: CollectorRegistry
+    explaining: Explaining
     timeout = PATIENCE
 
     def do_GET(self) -> None:
@@ -71,11 +74,14 @@ class _Handler(BaseHTTPRequestHandler):
 
             encode, kind = choose_encoder(self.headers.get("Accept", ""))
             self._send(200, kind, encode(self.registry))
+        elif path == "/explain":
+            told = self.explaining.ask()
+            self._say(told is not None, {"busy": True} if told is None else told)
         else:
-            self._send(404, "text/plain; charset=utf-8", b"there are /healthz, /readyz and /metrics\n")
+            self._send(404, "text/plain; charset=utf-8", b"there are /healthz, /readyz, /metrics and /explain\n")
 
-    def _say(self, good: bool, told: dict[str, bool]) -> None:
-        self._send(200 if good else 503, "application/json", json.dumps(told).encode() + b"\n")
+    def _say(self, good: bool, told: Mapping[str, Any]) -> None:
+        self._send(200 if good else 503, "application/json", json.dumps(told, default=str).encode() + b"\n")
 
     def _send(self, code: int, kind: str, body: bytes) -> None:
         self.send_response(code)
