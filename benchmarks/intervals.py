@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow as pa
 
 import latecomer as lc
 from benchmarks.harness import Disqualified, Report, table, take_turns
+from latecomer.errors import MissingDependency
 from latecomer.query.plan import Plan
 from latecomer.runtime.evaluate import Times, compile_truth
 from latecomer.runtime.intervals.matcher import IntervalMatcher
@@ -34,6 +36,8 @@ SEQUENCE = "PATTERN SEQ(A a, B b, C c) WHERE [key] WITHIN {window}"
 NEGATION = "PATTERN SEQ(A a, !B b, C c) WHERE [key] WITHIN {window}"
 NEXT = "skip-till-next-match"
 _BATCH = 4096
+
+FIGURE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "intervals-speed.svg"
 
 #: Confidence by the numbers of a match's events.
 Found = dict[tuple[int, ...], float]
@@ -233,7 +237,43 @@ def shown(rows: list[dict[str, Any]]) -> str:
     return table(headers, cells)
 
 
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """Plots of speed against interval length, window and matches, on logarithmic scales."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise MissingDependency("matplotlib", "bench", "drawing the plots") from None
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "latecomer", "svg.fonttype": "none", "font.size": 9})
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.6), sharey=True, layout="constrained")
+    lines = [
+        (0, "length", "length", "matching", "matching alone"),
+        (0, "length", "length", "intervals", "SEQ(A, B, C)"),
+        (0, "length, negation", "length", "intervals", "SEQ(A, !B, C)"),
+        (0, "points", "length", "points", "point by point"),
+        (1, "window", "window", "intervals", "SEQ(A, B, C)"),
+        (2, "selectivity", "matches", "intervals", "SEQ(A, B, C)"),
+    ]
+    for place, group, along, program, label in lines:
+        mine = sorted((r for r in rows if r["group"] == group), key=lambda r: r[along])
+        axes[place].loglog([r[along] for r in mine], [r[program] for r in mine], marker="o", markersize=3, label=label)
+    for axis, title in zip(axes, ("interval length", "window (length 10)", "matches (length 10)"), strict=True):
+        axis.set_xlabel(title)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("events per second of processor time")
+    axes[0].legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+
+
 if __name__ == "__main__":
     import sys
 
-    run(1, quick="--quick" in sys.argv).save()
+    quick = "--quick" in sys.argv
+    measured = run(1 if quick else 3, quick=quick)
+    measured.save()
+    if not quick:
+        draw(measured.rows, FIGURE)

@@ -38,6 +38,7 @@ PATTERNS = [
     ("A a, B b, C c, !B n, A d, !C m", "[k]"),
     ("A a, !A n, A b, A c", "n.x > 0"),
     ("A a, !B n, !B m, C c", "n.x >= a.x"),
+    ("!C n, A a, B b, C c, !A m", ""),
     ("A a, !B n, B b, C c", "n.x >= a.x"),
     ("A a, B b, C c", "b.x <= c.x AND a.x = b.x"),
 ]
