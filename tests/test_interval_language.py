@@ -153,17 +153,23 @@ def test_types_of_fields(text, integers, moments):
 
 REFUSED = {
     "PATTERN SEQ(Shelf s, Exit e) WITHIN 1 h RETURN s.ts AS taken": """\
-the time of an event is an interval here, no single value
+the time of an event is an interval here: it has no single value in RETURN
   line 1, column 48
     PATTERN SEQ(Shelf s, Exit e) WITHIN 1 h RETURN s.ts AS taken
                                                    ^
-  earliest(s) and latest(s) in RETURN say where it may lie; columns may be named, like s.from""",
-    "PATTERN SEQ(Shelf s, Exit e) WHERE e.ts - s.ts > 5 WITHIN 1 h": """\
-the time of an event is an interval here, no single value
+  earliest(…) and latest(…) say where it may lie; columns may be named, like s.from""",
+    "PATTERN SEQ(Shelf s, !Counter c, Exit e) WHERE c.ts - s.ts > 5 WITHIN 1 h": """\
+the time of an event is an interval here: it has no single value where an absent component is judged
+  line 1, column 48
+    PATTERN SEQ(Shelf s, !Counter c, Exit e) WHERE c.ts - s.ts > 5 WITHIN 1 h
+                                                   ^
+  PATTERN and WITHIN say when it must not come; columns may be named, like c.from""",
+    "PATTERN SEQ(Shelf s, Exit e) WHERE e.ts - s.ts > 5 WITHIN 1 h STRATEGY skip-till-next-match": """\
+the time of an event is an interval here: it has no single value under skip-till-next-match
   line 1, column 36
-    PATTERN SEQ(Shelf s, Exit e) WHERE e.ts - s.ts > 5 WITHIN 1 h
+    PATTERN SEQ(Shelf s, Exit e) WHERE e.ts - s.ts > 5 WITHIN 1 h STRATEGY skip-till-next-match
                                        ^
-  earliest(e) and latest(e) in RETURN say where it may lie; columns may be named, like e.from""",
+  conditions on times go with skip-till-any-match only; columns may be named, like e.from""",
     "PATTERN SEQ(Shelf s, Exit e) WHERE [tag, ts] WITHIN 1 h": """\
 [ts] cannot compare times that are intervals
   line 1, column 36
@@ -210,6 +216,15 @@ def test_functions_over_exact_times_say_what_is_certain():
     assert changes.select(["confidence", "earliest_a", "took"]).to_pylist() == [
         {"confidence": 1.0, "earliest_a": 3, "took": 5}
     ]
+
+
+def test_conditions_on_the_times_of_a_match_are_probable():
+    query = lc.Query("PATTERN SEQ(A a, B b) WHERE b.ts - a.ts > 1 AND a.ts <= 3 WITHIN 9", level=lc.Aggressive(5))
+    runtime = lc.Runtime(lc.Stream(lower="from", upper="to", longest=10, unit="s"), query)
+    rows = [{"type": "A", "from": 1, "to": 4}, {"type": "B", "from": 4, "to": 5}]
+    [change] = runtime.process(rows).changes.to_pylist()
+    assert change["confidence"] == pytest.approx(5 / 8)  # all of the eight worlds but a = 4, and a = 3 with b = 4
+    assert (change["earliest"], change["latest"]) == (1, 5)
 
 
 def test_a_call_knows_its_place():

@@ -163,10 +163,8 @@ def check(plan: Plan, stream: Stream, schema: pa.Schema | None, text: str | None
     groups = [*(c.filter for c in plan.components), *(n.conjuncts for n in plan.negations), plan.conjuncts]
     conditions = [conjunct for group in groups for conjunct in group]
     check_clauses(plan.key, conditions, [expr for _, expr in plan.returns], stream, schema, text)
-    if plan.strategy != DEFAULT_STRATEGY:
-        raise QueryError(f"{plan.strategy} is not supported by this engine yet")
     if stream.uncertain:
-        _Checker(stream, schema, text).interval_names(plan.returns)
+        _Checker(stream, schema, text).over_intervals(plan)
 
 
 def check_clauses(
@@ -261,9 +259,20 @@ class _Checker:
             return QueryError(f"{problem}: {write(expr)}", hint=hint)
         return QueryError(problem, text=self.text, position=expr.position, hint=hint)
 
-    def interval_names(self, returns: Iterable[tuple[str, Expr]]) -> None:
-        """Over an interval stream more names are taken; ``confidence()`` may call itself what it is."""
-        for alias, expr in returns:
+    def over_intervals(self, plan: Plan) -> None:
+        """Where an event's time is an interval, a condition on the times of a match's own events holds in some worlds
+        and not in others, and that has a probability. Elsewhere a time has no single value. More names of fields are
+        taken; ``confidence()`` may call itself what it is.
+        """
+        for negation in plan.negations:
+            tests = (*negation.component.filter, *negation.conjuncts)
+            self.no_time(tests, "where an absent component is judged", "PATTERN and WITHIN say when it must not come")
+        if plan.strategy != DEFAULT_STRATEGY:
+            tests = (*plan.conjuncts, *(f for c in plan.positives for f in c.filter))
+            self.no_time(tests, f"under {plan.strategy}", "conditions on times go with skip-till-any-match only")
+        said = "earliest(…) and latest(…) say where it may lie"
+        self.no_time([expr for _, expr in plan.returns], "in RETURN", said)
+        for alias, expr in plan.returns:
             itself = alias == "confidence" and isinstance(expr, Call) and expr.function == "confidence"
             if alias in INTERVAL_COLUMNS and not itself:
                 problem = f"a field cannot be called {alias!r}: every change of an interval stream has such a column"
@@ -283,6 +292,13 @@ class _Checker:
         near = get_close_matches(name, self.names(), 1)
         guess = f" — did you mean {near[0]!r}?" if near else ""
         return f"the stream has no column {name!r}{guess}", f"its columns are {', '.join(self.names())}"
+
+    def no_time(self, exprs: Iterable[Expr], where: str, hint: str) -> None:
+        for attribute in (a for expr in exprs for a in attributes(expr) if a.name == EVENT_TIME):
+            if self.stream.ts != EVENT_TIME:
+                hint += f"; columns may be named, like {attribute.var}.{write_name(self.stream.ts)}"
+            problem = f"the time of an event is an interval here: it has no single value {where}"
+            raise self.fail(problem, attribute, hint)
 
     def key(self, name: str) -> None:
         if name == EVENT_TIME and self.stream.uncertain:
@@ -311,11 +327,6 @@ class _Checker:
 
     def attribute(self, expr: Attribute) -> Kind:
         if expr.name == EVENT_TIME:
-            if self.stream.uncertain:
-                hint = f"earliest({expr.var}) and latest({expr.var}) in RETURN say where it may lie"
-                if self.stream.ts != EVENT_TIME:
-                    hint += f"; columns may be named, like {expr.var}.{write_name(self.stream.ts)}"
-                raise self.fail("the time of an event is an interval here, no single value", expr, hint)
             return "time"
         if self.schema is None:
             return "any"

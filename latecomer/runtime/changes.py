@@ -37,8 +37,6 @@ def change_schema(
 
     Raises ConfigError when two queries return a field of one name with different types.
     """
-    if stream.uncertain:
-        raise ConfigError("times that are intervals are not supported by this engine yet")
     fields: dict[str, tuple[pa.DataType, str]] = {}
     for plan in plans:
         for alias, expr in plan.returns:

@@ -19,11 +19,14 @@ from latecomer.consistency.clock import BEGINNING, END
 from latecomer.consistency.policy import Policy, Setting, adapts, policy_of, whole_units
 from latecomer.query.expressions import attributes
 from latecomer.query.plan import Plan
+from latecomer.query.syntax import NEXT_MATCH
 from latecomer.query.types import EVENT_TIME
 from latecomer.runtime.batches import MALFORMED, OTHER, PUNCTUATION, Batch, Intake
 from latecomer.runtime.changes import ChangeWriter, change_schema
 from latecomer.runtime.duplicates import Newcomers, enter
 from latecomer.runtime.evaluate import Times, compile_truth
+from latecomer.runtime.intervals.lane import AnyLane, IntervalLane, widened
+from latecomer.runtime.intervals.pattern import IntervalPattern
 from latecomer.runtime.lane import Delta, Lane
 from latecomer.runtime.late import LateWriter
 from latecomer.runtime.memory import Memory
@@ -94,9 +97,10 @@ class Engine:
         times = Times(self.unit, self.intake.ts_type)
         kept = {f.name: f.type for f in self.intake.schema}
         policies = [self._policy(plan, numbers) for plan in plans]
-        patterns = [Pattern(p, whole_units(p.window, self.unit), kept, times) for p in plans]
+        patterns = [self._pattern(plan, kept, times) for plan in plans]
         self.layout, paging = self._paging(patterns, policies, spill, bits)
         columns = {name: kept[name] for name in sorted(attributes_of(plans) | {id_name, *stream.of_key})}
+        columns |= self.intake.hidden
         pages = None if paging is None else Pages(paging.pager, columns)
         self.log = EventLog(columns, pages, self.layout.bits)
         self.ids = IdIndex()
@@ -108,32 +112,36 @@ class Engine:
         self._testers = [Tester(self.log, p) for p in patterns]
         groups: dict[Any, list[int]] = {}
         for i, plan in enumerate(plans):
-            groups.setdefault((plan.level, i if adapts(plan.level) else None), []).append(i)
-        self.lanes = [
-            Lane(
-                policies[group[0]],
-                [(i, patterns[i]) for i in group],
-                numbers,
-                self.layout,
-                self.log,
-                self._testers,
-                paging,
-            )
-            for group in groups.values()
-        ]
+            unsure = isinstance(patterns[i], IntervalPattern)
+            groups.setdefault((unsure, plan.level, i if adapts(plan.level) else None), []).append(i)
+        self.lanes: list[AnyLane] = []
+        for group in groups.values():
+            unsure_ones = [(i, p) for i in group if isinstance(p := patterns[i], IntervalPattern)]
+            common = numbers, self.layout, self.log, self._testers, paging
+            if unsure_ones:
+                self.lanes.append(IntervalLane(policies[group[0]], unsure_ones, *common, self.intake.intervals))
+            else:
+                self.lanes.append(Lane(policies[group[0]], [(i, patterns[i]) for i in group], *common))
         self._numbers = numbers
         self._purges = 0
         selections = {s for lane in self.lanes for s in lane.stores}
         self._conditions = {c: compile_truth(c, times) for s in selections for c in s.filter}
         self.change_schema = change_schema(plans, stream, schema, kept[id_name], self.intake.ts_type)
         self._changes = [
-            ChangeWriter(p, self.change_schema, id_name, self.log, tester, times)
+            ChangeWriter(p, self.change_schema, id_name, self.log, tester, times, stream.uncertain)
             for p, tester in zip(patterns, self._testers, strict=True)
         ]
         self._late = LateWriter(stream, self.intake.schema, id_name, self.intake.ts_type)
         self.late_schema = self._late.schema
         self.no_changes = self.change_schema.empty_table()
         self.no_late = self.late_schema.empty_table()
+
+    def _pattern(self, plan: Plan, kept: Mapping[str, pa.DataType], times: Times) -> Pattern:
+        """The plan's joins: over instants, or over intervals, of which an instant is one."""
+        window = whole_units(plan.window, self.unit)
+        if self.stream.uncertain or plan.strategy == NEXT_MATCH:
+            return IntervalPattern(plan, window, kept, times, self.stream.uncertain)
+        return Pattern(plan, window, kept, times)
 
     def _policy(self, plan: Plan, numbers: Mapping[str, int]) -> Policy:
         idle = self.stream.idle_timeout
@@ -144,7 +152,9 @@ class Engine:
             None if idle is None else whole_units(Duration.of(idle), self.unit),
             [numbers[c.type] for c in plan.positives],
         )
-        return policy_of(plan.level, setting)
+        intervals = self.intake.intervals
+        level = plan.level if intervals is None else widened(plan.level, intervals.longest, self.unit)
+        return policy_of(level, setting)
 
     def _paging(
         self, patterns: Sequence[Pattern], policies: Sequence[Policy], spill: Spilling | None, bits: int | None
@@ -211,7 +221,7 @@ class Engine:
 
     def _in_parts(
         self,
-        lane: Lane,
+        lane: AnyLane,
         selector: Selector,
         accepted: Bools | None,
         refs: I64,
@@ -232,7 +242,7 @@ class Engine:
             self._advance(lane, int(clock[end]) if end < len(batch) else None)
             yield from lane.step(selector, part, refs, batch.ts, self.time.proofs)
 
-    def _advance(self, lane: Lane, clock: int | None = None, now: int | None = None) -> None:
+    def _advance(self, lane: AnyLane, clock: int | None = None, now: int | None = None) -> None:
         lane.clock = self.time.clock.value if clock is None else clock
         lane.policy.advance(lane.clock, now)
 
@@ -345,7 +355,7 @@ class Engine:
                     result[of] = np.minimum(result[of], floor[of])
         return result
 
-    def _judge(self, lane: Lane, batch: Batch, rows: I64, moments: Moments) -> tuple[I64, Bools | None]:
+    def _judge(self, lane: AnyLane, batch: Batch, rows: I64, moments: Moments) -> tuple[I64, Bools | None]:
         """The lane's limit at each row, and which rows of the batch are late (None: none)."""
         arrivals = moments.arrivals
         bound = arrivals.clock
@@ -371,7 +381,7 @@ class Engine:
         return limit, mask if mask.any() else None
 
     def _report(
-        self, lane: Lane, selector: Selector, batch: Batch, moments: Moments, late: Bools, limit: I64, refs: I64
+        self, lane: AnyLane, selector: Selector, batch: Batch, moments: Moments, late: Bools, limit: I64, refs: I64
     ) -> Iterator[Piece]:
         """Late events go to the late output, once for each query that looks at their type."""
         for query in lane.queries:
@@ -444,7 +454,7 @@ class Engine:
     # --- memory ------------------------------------------------------------------------------------------------------
 
     def all_stores(self) -> list[Store]:
-        return [store for lane in self.lanes for store in lane.stores.values()]
+        return [store for lane in self.lanes for store in lane.all_stores()]
 
     def all_timelines(self) -> list[Timeline]:
         """Sort buffers. Waiting matches stay in memory: what they wait for may come at any time."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 from latecomer.consistency.clock import BEGINNING, END
 from latecomer.query.plan import Plan
 from latecomer.runtime.engine import Engine
-from latecomer.runtime.lane import Lane, QueryState
+from latecomer.runtime.intervals.lane import AnyLane
 from latecomer.runtime.rows import Rows
 from latecomer.runtime.timekeeper import QUANTILES, WATCHED
 from latecomer.storage.store import View
@@ -72,9 +72,9 @@ def explain(plans: Sequence[Plan], engine: Engine | None, counters: Mapping[str,
     }
 
 
-def _query(engine: Engine, lane: Lane, query: QueryState) -> dict[str, Any]:
+def _query(engine: Engine, lane: AnyLane, query: Any) -> dict[str, Any]:
     plan, window = query.pattern.plan, query.pattern.window
-    retention = lane.policy.retention(window)
+    retention = lane.policy.retention(query.reach)
     if retention is None:
         types, unit = ", ".join(plan.types), engine.unit
         rule = (
@@ -85,7 +85,7 @@ def _query(engine: Engine, lane: Lane, query: QueryState) -> dict[str, Any]:
         rule = f"{retention} {engine.unit} behind the clock: window {window} + what the level may still need"
     stores = {s: lane.stores[s] for s in query.pattern.selections()}
     waiting = query.holding.waiting()
-    waiting = waiting.take(query.matcher.alive(waiting))  # the others are known to be none
+    waiting = waiting.take(lane.alive(query, waiting))  # the others are known to be none
     return {
         "level": str(plan.level),
         "window": window,
@@ -102,7 +102,7 @@ def _query(engine: Engine, lane: Lane, query: QueryState) -> dict[str, Any]:
     }
 
 
-def _slowest(engine: Engine, lane: Lane, kind: str) -> Any:
+def _slowest(engine: Engine, lane: AnyLane, kind: str) -> Any:
     """The source whose promise, or whose clock, holds the scope open; None where no single source does."""
     time = engine.time
     if not time.sources:
@@ -119,7 +119,7 @@ def _slowest(engine: Engine, lane: Lane, kind: str) -> Any:
     return time.sources[min(active, key=own.__getitem__)]
 
 
-def _horizon(lane: Lane, query: QueryState) -> int | None:
+def _horizon(lane: AnyLane, query: Any) -> int | None:
     """Up to where everything that the query waits for is taken as known: the least over its negations, or how far
     sorted events have come."""
     known = [h for h in query.horizons if h > BEGINNING]
@@ -129,7 +129,7 @@ def _horizon(lane: Lane, query: QueryState) -> int | None:
     return entry - 1 if BEGINNING < entry < END else None
 
 
-def _gives_up(lane: Lane) -> str:
+def _gives_up(lane: AnyLane) -> str:
     if lane.policy.final:
         order = ", and amended matches come out of order" if lane.policy.ordered else ""
         return f"finality: late events are applied, so matches that have left may be taken back{order}"
@@ -160,7 +160,7 @@ def _sources(engine: Engine) -> dict[Any, dict[str, Any]]:
     return result
 
 
-def _sample(engine: Engine, lane: Lane, query: QueryState, rows: Rows) -> list[dict[str, Any]]:
+def _sample(engine: Engine, lane: AnyLane, query: Any, rows: Rows) -> list[dict[str, Any]]:
     """Some of the waiting matches: their events, and for each scope still open its end and the promise that is
     missing."""
     rows = rows.take(np.arange(min(SAMPLE, len(rows))))

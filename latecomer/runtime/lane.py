@@ -60,6 +60,7 @@ class QueryState:
         self.number = number
         self.pattern = pattern
         self.types = tuple(type_numbers[t] for t in pattern.plan.types)
+        self.reach = pattern.window  # how far apart events may be that have to do with each other
         self.negatives = tuple(n.component.type for n in pattern.plan.negations)
         self.negative_types = tuple(type_numbers[name] for name in self.negatives)
         self.type_of = {c.index: type_numbers[c.type] for c in pattern.components}
@@ -310,6 +311,15 @@ class Lane:
             return True
         return last >= now - window and (not self.policy.ordered or first <= now)
 
+    def alive(self, query: Any, rows: Rows) -> Bools:
+        """Which waiting matches of one of the lane's queries nothing has killed so far."""
+        mask: Bools = query.matcher.alive(rows)
+        return mask
+
+    def all_stores(self) -> list[Store]:
+        """All stores, whoever uses them."""
+        return list(self.stores.values())
+
     def stored(self) -> int:
         """Events in stores, once for each store that holds them."""
         return sum(store.count(View.OLD) for store in self.stores.values())
@@ -351,9 +361,10 @@ class Lane:
         for store in self.stores.values():
             store.commit()
 
-    def what_if(self, query: QueryState, selector: Selector, late: Bools, refs: I64, ts: I64) -> tuple[I64, I64]:
-        """What each event of the batch that is marked in ``late`` would have changed: matches that are missing
-        without it, and matches that are wrong without it, as far as state tells; -1 where it is too old to tell.
+    def what_if(self, query: Any, selector: Selector, late: Bools, refs: I64, ts: I64) -> tuple[I64, I64]:
+        """What each event of the batch that is marked in ``late`` would have changed in one of the lane's queries:
+        matches that are missing without it, and matches that are wrong without it, as far as state tells; -1 where it
+        is too old to tell.
         """
         missed, wrong = np.zeros(len(ts), np.int64), np.zeros(len(ts), np.int64)
         pattern, holding = query.pattern, query.holding

@@ -431,7 +431,7 @@ class Runtime:
 
     def _promise(self, engine: Engine, type: str | None, ts: Any, source: Any, key: Mapping[str, Any] | None) -> None:
         if key is None:
-            engine.time.promise(type, self._units(ts), source)
+            engine.time.promise(type, engine.intake.promised(self._units(ts), source), source)
             return
         fields = [engine.intake.schema.field(name) for name in self.stream.of_key]
         try:
@@ -440,7 +440,7 @@ class Runtime:
             row = pa.RecordBatch.from_arrays(columns, names=[f.name for f in fields])
         except (pa.ArrowException, TypeError, ValueError) as problem:
             raise ConfigError(f"key={dict(key)!r} does not fit the columns: {problem}") from problem
-        engine.time.promise(type, self._units(ts), None, row)
+        engine.time.promise(type, engine.intake.promised(self._units(ts), None), None, row)
 
     def _retype(self, engine: Engine, given: pa.Schema, names: Iterable[str]) -> Engine:
         """Columns that were all null so far have found their type: the same state under the fuller schema."""

@@ -108,8 +108,8 @@ class IntervalQuery:
         self.complete = BEGINNING  # all events that ended at or after it are still held
         kinds = {n.kind for n in plan.negations}
         #: How far back an event may have ended that has to do with one to come, or with a match that waits: a window
-        #: before that the match's first event may have ended, so it began up to ``longest`` earlier. With a leading scope
-        #: and a trailing one a match waits a window, and what undoes it may lie a window before it.
+        #: before that the match's first event may have ended, so it began up to ``longest`` earlier. With a leading
+        #: scope and a trailing one a match waits a window, and what undoes it may lie a window before it.
         self.reach = pattern.window * (2 if {"leading", "trailing"} <= kinds else 1) + longest
 
 
