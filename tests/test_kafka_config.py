@@ -322,6 +322,7 @@ WRONG = [
         ["either text, the query itself, or file"],
     ),
     ("[kafka]", 'memory = "1 GB"\n[kafka]', "memory", ["memory needs a place", "spill"]),
+    ("[state]", "[stream]\nidle_timeout = 'a while'\n[state]", "idle", ["'a while' is not a duration", "'5 minutes'"]),
     ('late = "late"', 'late = "too late"', "late =", ["no topic can be called 'too late'", "letters, digits"]),
     ('"/nowhere"', '"ftp://user@host/x"', "uri", ["a path is needed, or a URI that begins with file, s3, gs"]),
     ("[columns]", "[columns", "[columns", ["this is no TOML"]),
@@ -376,6 +377,24 @@ def test_a_file_that_is_not_there(tmp_path):
     (tmp_path / "latin.toml").write_bytes(b"name = '\xe4'")
     with pytest.raises(ConfigError, match="not UTF-8"):
         load(tmp_path / "latin.toml")
+
+
+def test_uncertain_times():
+    text = SMALL.replace('key = "tag"', 'key = "tag"\nsource = "device"').replace(
+        "WITHIN 5 s", "WITHIN 5 s CONFIDENCE > 0.2"
+    )
+    text += '[stream]\nuncertainty = { d1 = "200 ms", "*" = "5 ms" }\ndistribution = "triangular"\n'
+    pipeline = loads(text)
+    assert dict(pipeline.stream.uncertainty) == {"d1": "200 ms", None: "5 ms"}
+    runtime = lc.Runtime(pipeline.stream, pipeline.queries)
+    rows = [
+        {"type": t, "ts": ts, "id": t, "source": "d1", "tag": "x", "price": 1.0} for t, ts in (("A", 900), ("B", 1000))
+    ]
+    out = [runtime.process(pa.Table.from_pylist(rows, schema=pipeline.schema)), runtime.finish()]
+    (match,) = pa.concat_tables([o.changes for o in out]).to_pylist()
+    assert 0.5 < match["confidence"] < 1
+    ((number, message),) = problems(text.replace("200 ms", "200 parsecs"))
+    assert number == line_of(text, "uncertainty") and "parsecs" in message
 
 
 # lines

@@ -131,6 +131,10 @@ class Pipeline(Table):
             max_ahead=options.max_ahead,
             of_key=options.of_key,
             promises=[from_plain(promise) for promise in options.promises],
+            uncertainty=_by_source(options.uncertainty),
+            granularity=options.granularity,
+            rounding=options.rounding,
+            distribution=_by_source(options.distribution),
             punctuation=self.punctuation_type,
             schema=self.schema,
         )
@@ -230,6 +234,11 @@ class Pipeline(Table):
         yield ("state", "uri"), self.state.location
         if self.spill is not None:
             yield ("spill",), self.spill
+
+
+def _by_source(option: Any) -> Any:
+    """An option with None, which TOML cannot write, for all other sources."""
+    return {None if k == "*" else k: v for k, v in option.items()} if isinstance(option, dict) else option
 
 
 def load(path: str | os.PathLike[str]) -> Pipeline:

@@ -16,7 +16,8 @@ from latecomer.connectors.kafka.config_values import (
     Table,
     flattened,
 )
-from latecomer.errors import options
+from latecomer.errors import ConfigError, options
+from latecomer.units import Duration
 
 #: How messages may be written that come in, and those that go out.
 InputFormat = Literal["json", "avro", "protobuf", "msgpack", "csv"]
@@ -75,7 +76,10 @@ class SchemaRegistry(Table):
 
 
 class StreamOptions(Table):
-    """``[stream]``: options of :class:`latecomer.Stream`; event times are counted in ``unit``."""
+    """``[stream]``: options of :class:`latecomer.Stream`; event times are counted in ``unit``.
+
+    In tables by source ``"*"`` stands for all others.
+    """
 
     unit: Literal["ns", "us", "ms", "s", "min", "h", "d"] = "ms"
     clock: Literal["stream", "source"] = "stream"
@@ -85,6 +89,20 @@ class StreamOptions(Table):
     max_ahead: str | int | float | None = None
     of_key: Names = ()
     promises: tuple[dict[str, Any], ...] = ()
+    uncertainty: str | int | float | dict[str, str | int | float] | None = None
+    granularity: str | int | float | None = None
+    rounding: Literal["down", "nearest", "up"] = "down"
+    distribution: str | dict[str, str] | None = None
+
+    @field_validator("idle_timeout", "max_ahead", "uncertainty", "granularity", mode="before")
+    @classmethod
+    def _lengths(cls, value: Any) -> Any:
+        try:
+            for length in value.values() if isinstance(value, dict) else [value]:
+                Duration.of(length)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return value
 
 
 class Csv(Table):
