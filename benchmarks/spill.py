@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Disqualified, Report, table
-from benchmarks.spill_child import BATCH, LATE, QUERY
+from benchmarks.spill_child import BATCH, LATE, PER_MS, QUERY
 
 Result = dict[str, Any]
 Child = Callable[..., Result]
 
+#: Late events wait for the retention divided by this; None: by default.
+_WAITS = (None, 64, 16, 4, 2)
 #: A child that takes longer has hung.
 _PATIENCE_S = 1_800
 _ROOT = Path(__file__).resolve().parent.parent
@@ -34,18 +36,19 @@ _ROOT = Path(__file__).resolve().parent.parent
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """``window``: of the query, in ms. How many events are stored: with a budget of a tenth of that, as state grows,
-    and for versions.
+    for versions, and to see how long late events should wait.
     """
 
     window: int
     state: int
     marks: tuple[int, ...]
     versions: int
+    waiting: int
     growing_budget: int  # bytes
 
 
-FULL = Sizes(10_000, 4_000_000, (100_000, 1_000_000, 10_000_000), 2_000_000, 256 << 20)
-QUICK = Sizes(1_000, 200_000, (20_000, 200_000), 100_000, 8 << 20)
+FULL = Sizes(10_000, 4_000_000, (100_000, 1_000_000, 10_000_000), 2_000_000, 1_000_000, 256 << 20)
+QUICK = Sizes(1_000, 200_000, (20_000, 200_000), 100_000, 50_000, 8 << 20)
 
 #: What was asked for, by figure: the most that it may be.
 WANTED: Mapping[str, float] = {
@@ -75,7 +78,7 @@ def run(repeats: int = 3, *, quick: bool = False, say: Callable[[str], None] = p
     settings = {"query": query, "late": LATE, "batch": BATCH, "repeats": repeats, "quick": quick, **asdict(sizes)}
     report = Report("spill", settings)
     figures: dict[str, float] = {}
-    for part in (_budget, _growth_and_opening, _versions):
+    for part in (_budget, _growth_and_opening, _versions, _waits):
         found, raw = part(sizes, repeats, start)
         figures |= found
         report.rows += raw
@@ -150,6 +153,21 @@ def _versions(sizes: Sizes, repeats: int, start: Child) -> tuple[dict[str, float
     return {"a version with 1 % changed / a full one": max(shares)}, [{"run": "versions", "shares": shares, **found}]
 
 
+def _waits(sizes: Sizes, repeats: int, start: Child) -> tuple[dict[str, float], list[Result]]:
+    """No figure that was asked for: what it costs to let late events wait for shorter or longer than by default."""
+    retention = sizes.waiting // PER_MS
+    common = {"state": sizes.waiting, "window": max(retention // 80, 1), "events": 2 * sizes.waiting}
+    free = start("stream", **common)
+    rows = []
+    for part in _WAITS:
+        wait = None if part is None else retention // part
+        with _folder() as folder:
+            bound = start("stream", **common, memory=max(free["bytes"] // 10, 1 << 20), folder=folder, wait=wait)
+        same_answer(free, bound)
+        rows.append({"run": "waits", "part": part, "ratio_cpu": bound["cpu_s"] / free["cpu_s"], **bound})
+    return {}, rows
+
+
 def same_answer(one: Result, other: Result) -> None:
     """Raises Disqualified unless two runs over the same events ended with the same matches."""
     for name in ("answer", "matches", "late"):
@@ -188,6 +206,10 @@ def _remarks(rows: list[Result]) -> Iterator[str]:
     yield (
         f"a full version of {versions['stored']:,} events: {full['bytes'] / 2**20:,.1f} MiB in {full['s']:.2f} s; "
         f"after changes: {after}"
+    )
+    yield "late events wait at most, and time against no budget: " + ", ".join(
+        ("default" if row["part"] is None else f"retention/{row['part']}") + f": {row['ratio_cpu']:.1f}"
+        for row in by_run["waits"]
     )
 
 

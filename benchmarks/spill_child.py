@@ -36,8 +36,8 @@ _START = 10**9  # ms
 @dataclass(frozen=True, slots=True)
 class Spec:
     """``state``: how many events the retention covers; ``window``: of the query, in ms; ``events``: how many to stream;
-    ``memory``: bytes, or None for no limit; ``folder``: of the state; ``marks``: numbers of stored events at which the
-    time per batch is told.
+    ``memory``: bytes, or None for no limit; ``folder``: of the state; ``wait`` (ms) and ``batch``: how long late events
+    wait for frames on disk, None: by default; ``marks``: numbers of stored events at which the time per batch is told.
     """
 
     do: str
@@ -46,6 +46,8 @@ class Spec:
     events: int = 0
     memory: int | None = None
     folder: str | None = None
+    wait: int | None = None
+    batch: int | None = None
     marks: tuple[int, ...] = ()
     checkpoint: bool = False
 
@@ -62,8 +64,11 @@ class Spec:
     def runtime(self) -> lc.Runtime:
         level = lc.Aggressive(max_delay=self.max_delay)
         query = lc.Query(QUERY.format(window=self.window), name="pairs", level=level)
-        where = {} if self.folder is None else {"memory": self.memory, "spill": self.folder}
-        return lc.Runtime(STREAM, query, **where)
+        if self.folder is None:
+            return lc.Runtime(STREAM, query)
+        chosen = {"wait": self.wait, "batch": self.batch}
+        spill = lc.Spill(self.folder, **{name: value for name, value in chosen.items() if value is not None})
+        return lc.Runtime(STREAM, query, memory=self.memory, spill=spill)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for first in range(0, self.events, BATCH):
