@@ -123,7 +123,8 @@ def histogram(on_time: int, edges: Sequence[int], counts: Sequence[int], unit: s
     for i in range(len(counts)):
         x = left + slot * (1.6 + i) + slot * 0.86
         if x - last > 72:
-            body.append(_text(x, floor + 16, f"≤ {tell(edges[i + 1], unit)}"))
+            text = f"≤ {tell(edges[i + 1], unit)}"
+            body.append(_text(min(x, width - 32), floor + 16, text))
             last = x
     body.append(
         _text((left + width) / 2, height - 10, "lateness: how far behind the clock an event arrived", kind="name")
