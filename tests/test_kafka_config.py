@@ -27,7 +27,6 @@ guarantee = "at-least-once"
 transaction = "20 ms"
 instance = "one"
 memory = "64 MiB"
-spill = "/tmp/spilled"
 
 [kafka]
 brokers = ["127.0.0.1:9092", "127.0.0.1:9093"]
@@ -321,7 +320,7 @@ WRONG = [
         "[[query]]",
         ["either text, the query itself, or file"],
     ),
-    ("[kafka]", 'memory = "1 GB"\n[kafka]', "memory", ["memory needs a place", "spill"]),
+    ("[kafka]", 'memory = "1 kB"\n[kafka]', "memory", ["at least 1048576 is needed"]),
     ("[state]", "[stream]\nidle_timeout = 'a while'\n[state]", "idle", ["'a while' is not a duration", "'5 minutes'"]),
     ('late = "late"', 'late = "too late"', "late =", ["no topic can be called 'too late'", "letters, digits"]),
     ('"/nowhere"', '"ftp://user@host/x"', "uri", ["a path is needed, or a URI that begins with file, s3, gs"]),

@@ -69,7 +69,7 @@ class Pipeline(Table):
         guarantee: whether outputs, offsets and state are committed in one transaction.
         transaction: seconds between two commits.
         instance: a name of this process that stays the same when it is started again; None: one by chance.
-        memory: bytes of state in memory before it is spilled to ``spill``.
+        memory: bytes of a partition's state that may be in memory; the rest is in the state folder.
         columns_written: ``[columns]``: the attributes of events and their types.
         inputs, query_options, output, state, limits, operation, repartition, stream_options, kafka, schema_registry:
             the tables of the file.
@@ -80,7 +80,6 @@ class Pipeline(Table):
     transaction: Seconds = Field(default=0.1, gt=0)
     instance: Name | None = None
     memory: Annotated[Bytes, Field(ge=1 << 20)] | None = None
-    spill: Setting | None = None
     kafka: Kafka
     schema_registry: SchemaRegistry | None = None
     stream_options: StreamOptions = Field(default=StreamOptions(), alias="stream")
@@ -232,8 +231,6 @@ class Pipeline(Table):
         """All values that may hold secrets, and where they are in the file."""
         yield from settings_of(self.kafka, self.schema_registry)
         yield ("state", "uri"), self.state.location
-        if self.spill is not None:
-            yield ("spill",), self.spill
 
 
 def _by_source(option: Any) -> Any:

@@ -36,7 +36,7 @@ def misfits(pipeline: Pipeline, document: Document) -> Iterator[tuple[int, Misfi
     """All that does not fit, with its line."""
     found = [*_secrets(pipeline)]
     found += [] if found else check_properties(pipeline.kafka)
-    found += [*_memory(pipeline), *_state(pipeline), *_topics(pipeline), *_registry(pipeline), *_columns(pipeline)]
+    found += [*_state(pipeline), *_topics(pipeline), *_registry(pipeline), *_columns(pipeline)]
     for number, given in enumerate(pipeline.inputs):
         found += _input(pipeline, number, given)
     found += _punctuation(pipeline)
@@ -46,11 +46,6 @@ def misfits(pipeline: Pipeline, document: Document) -> Iterator[tuple[int, Misfi
     yield from engine
     if not found and not engine:
         yield from ((document.line(misfit.path), misfit) for misfit in _repartition(pipeline))
-
-
-def _memory(pipeline: Pipeline) -> Iterator[Misfit]:
-    if pipeline.memory is not None and pipeline.spill is None:
-        yield Misfit(("memory",), 'memory needs a place for the rest of the state: spill = "a/folder"')
 
 
 def _secrets(pipeline: Pipeline) -> Iterator[Misfit]:
@@ -85,11 +80,13 @@ def _topics(pipeline: Pipeline) -> Iterator[Misfit]:
 
 def _state(pipeline: Pipeline) -> Iterator[Misfit]:
     """Whether the kind of place is known; whether it can be reached is found out when it is used."""
-    for path, setting in pipeline.settings():
-        if path in (("state", "uri"), ("spill",)) and unavailable(setting) is None:
-            scheme, mark, _ = setting.reveal().partition("://")
-            if mark and scheme.lower() not in PLACES:
-                yield Misfit(path, f"{path[-1]}: a path is needed, or a URI that begins with {options(PLACES)} and ://")
+    setting = pipeline.state.location
+    if unavailable(setting) is None:
+        scheme, mark, _ = setting.reveal().partition("://")
+        if mark and scheme.lower() not in PLACES:
+            yield Misfit(
+                ("state", "uri"), f"uri: a path is needed, or a URI that begins with {options(PLACES)} and ://"
+            )
 
 
 def _registry(pipeline: Pipeline) -> Iterator[Misfit]:

@@ -16,7 +16,7 @@ from latecomer.connectors.kafka.config_lines import Document, Path
 from latecomer.errors import ConfigError, options
 
 #: Tables whose values are never shown.
-SILENT = ("kafka", "schema_registry", "state", "spill")
+SILENT = ("kafka", "schema_registry", "state")
 
 
 @dataclass(frozen=True, slots=True)
