@@ -193,6 +193,24 @@ def test_beyond_the_bound_it_says_so():
     assert ceil(0.25 / 0.005**2) == near.matcher._budget.worlds
 
 
+def test_very_long_intervals_take_no_more_memory_than_allowed():
+    """A day in nanoseconds is too long to sum over, a second in microseconds is not; draws do it at any length."""
+    for length, exact in ((10**6, True), (86_400 * 10**9, False)):
+        text = f"PATTERN SEQ(A a, B b) WITHIN {2 * length}"
+        events = [{"id": i, "type": t, "lower": 0, "upper": length - 1} for i, t in enumerate("AB")]
+        for error in (None, 0.01):
+            plan = replace(lc.Query(text, level=lc.Aggressive(0)).plan, confidence=Confidence(error=error))
+            machine = Machine(plan)
+            machine.process(events)
+            said = machine.shown[0, 1][0]
+            if exact:
+                assert said == pytest.approx((length - 1) / length / 2, rel=1e-12)
+            elif error is None:
+                assert np.isnan(said)
+            else:
+                assert 0 < abs(said - 0.5) < 0.06
+
+
 @pytest.mark.parametrize("strategy", [STAM, STNM])
 def test_long_intervals_agree_with_drawn_worlds(strategy):
     """Monte Carlo, 10^5 worlds: within six standard errors."""

@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -29,6 +29,7 @@ from latecomer.storage.columns import I64
 from latecomer.storage.store import Bools
 
 _BLOCK = 1 << 21  # numbers in the largest array of a block
+_MOST = 1 << 23  # numbers that one candidate may need at once: 64 MiB for each of a few arrays
 _TEST = 20  # steps that a test of times costs
 _FREE, _GRID, _CHAIN, _PAIRS, _TRIPLES, _SAMPLE, _SURE, _COSTLY, _SPOILED = range(9)
 _EVALUATORS: dict[int, Callable[[Block], Result]] = {
@@ -42,8 +43,8 @@ _EVALUATORS: dict[int, Callable[[Block], Result]] = {
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """``steps``: what one candidate's exact confidence may cost, in elementary steps (default some 0.1 s);
-    ``worlds``: how many worlds to draw where it costs more (0: say that it is too costly).
+    """``steps``: what one candidate's exact confidence may cost, in elementary steps (default some 0.1 s), at no more
+    than 64 MiB for an array; ``worlds``: how many worlds to draw where it costs more (0: say that it is too costly).
     """
 
     @classmethod
@@ -89,7 +90,7 @@ def confidence(question: Question, budget: Budget) -> Answer:
     for start, end in pairwise(starts):
         first = order[start]
         kind, shape = int(ways.kind[first]), tuple(sizes[:, first].tolist())
-        piece = max(_BLOCK // _width(kind, shape, budget), 1)
+        piece = max(int(_BLOCK / _width(kind, shape, budget.worlds)), 1)
         for begin in range(start, end, piece):
             at = np.sort(order[begin : min(begin + piece, end)])
             _fill(answer, budget, kind, at, _block(question, hits, at, shape, bool(ways.carry[first])))
@@ -123,12 +124,12 @@ def _fill(answer: Answer, budget: Budget, kind: int, at: I64, block: Block) -> N
         answer.latest[j][at] = np.where(able.any(axis=1), last, block.latest[j])
 
 
-def _width(kind: int, shape: tuple[int, ...], budget: Budget) -> int:
-    """Numbers in the largest array, per candidate."""
+def _width(kind: int, shape: Sequence[float], worlds: int) -> float:
+    """Numbers in the largest arrays, per candidate."""
     if kind == _GRID:
         return math.prod(shape)
     if kind == _SAMPLE:
-        return budget.worlds
+        return worlds
     if kind == _CHAIN or (kind == _FREE and len(shape) > 2):
         return max(shape) ** 2
     return max(shape) * 8
@@ -174,6 +175,9 @@ class _Ways:
         if n == 3:
             fits = plain & cuts & (bits[1] + bits[2] <= separable.BITS)
             self._choose(_TRIPLES, fits, 8 * size.sum(axis=0))
+        large = (self._cost > _MOST).nonzero()[0]
+        widths = [_width(int(self.kind[i]), size[:, i].tolist(), 0) for i in large]
+        self._cost[large[np.array(widths, float) > _MOST]] = np.inf
         self.kind[self._cost > budget.steps] = _SAMPLE if budget.worlds else _COSTLY
         self.kind[plain & whole & ~cuts] = _SURE
         self.sizes = sizes_of(lengths)
