@@ -56,14 +56,17 @@ def partitioning(pipeline: Pipeline) -> Partitioning:
         )
     first = torn[0]
     topics, agreed = ", ".join(first.topics), ", ".join(key)
-    says = f"key = [{', '.join(first.key)}], of which " if first.key else "not what their key is, and "
+    if first.key:
+        problem = f"but the message key of {topics} is made of [{', '.join(first.key)}]"
+        remedy = "Use"
+    else:
+        problem = f"and of {topics} the file does not say what the message key is made of"
+        remedy = f"If it is made of some of these columns, say so in [[input]], as in key = {_listed(key)}. Else use"
     return Partitioning(
         key,
         False,
-        f"The events of every query agree on [{agreed}]. Of {topics} the file says {says}"
-        f"{'not all are among these' if first.key else 'it should be among these'}: events that belong together may be "
-        f"in different partitions. If their key does consist of these columns, say so in [[input]]: "
-        f"key = {_listed(key)}. Else use topics of one partition, or let all go through an internal topic:\n\n"
+        f"The events of every query agree on [{agreed}], {problem}: events that belong together may be in different "
+        f"partitions. {remedy} topics of one partition, or let all go through an internal topic:\n\n"
         f"{_offer(pipeline, 8)}",
     )
 
