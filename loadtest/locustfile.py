@@ -27,7 +27,7 @@ from latecomer.connectors.kafka.config import load
 from loadtest.fleet import Fleet, Knobs
 from loadtest.panel import WORDS, panel
 from loadtest.session import Session
-from loadtest.shapes import SHAPES, broken, phase
+from loadtest.shapes import SHAPES, phase
 
 #: Between two looks of a source at what is due.
 TICK = 0.01
@@ -62,12 +62,12 @@ def knobs_of(options: Any) -> Knobs:
 class Run:
     """What this process runs; Locust's listeners share it."""
 
-    session: Session | None = None
-    knobs: Knobs = Knobs()
-    verdicts: list[tuple[bool, str]]
-
     def __init__(self) -> None:
-        self.verdicts = []
+        self.session: Session | None = None
+        self.knobs = Knobs()
+        self.expected = 1  # verdicts
+        self.verdicts: list[tuple[bool, str]] = []
+        self.slowest: dict[str, float] = {}  # by worker, as it last told the master
 
 
 run = Run()
@@ -112,6 +112,7 @@ def _state(environment: Environment) -> dict[str, Any]:
 def start(environment: Environment, **_: Any) -> None:
     """A session for each process that sends."""
     run.verdicts.clear()
+    run.slowest.clear()
     run.expected = 1
     if isinstance(environment.runner, MasterRunner):
         run.expected = environment.runner.worker_count
@@ -129,6 +130,18 @@ def start(environment: Environment, **_: Any) -> None:
     )
     run.session = Session(load(options.pipeline), fleet, environment.stats)
     run.session.turn(run.knobs)
+
+
+@events.report_to_master.add_listener
+def report(client_id: str, data: dict[str, Any], **_: Any) -> None:
+    """A worker tells the master how slow it finds the pipeline, for shape ``step``."""
+    data["slowest"] = 0.0 if run.session is None else run.session.slowest()
+
+
+@events.worker_report.add_listener
+def reported(client_id: str, data: dict[str, Any], **_: Any) -> None:
+    """The master hears it."""
+    run.slowest[client_id] = data.get("slowest", 0.0)
 
 
 @events.test_stop.add_listener
@@ -199,8 +212,14 @@ class Shape(LoadTestShape):
         options = environment.parsed_options
         length = options.run_time or 60
         now = phase(options.shape, self.get_run_time(), length, options.num_users or 1)
-        recent = [] if run.session is None else run.session.recent
-        if now is None or broken(options.shape, recent, options.latency_limit):
+        slowest = max(run.slowest.values(), default=0.0) if run.session is None else run.session.slowest()
+        if now is not None and options.shape == "step" and slowest > options.latency_limit:
+            rate = now.sources * options.source_rate
+            print(
+                f"BROKE at {now.sources} sources, {rate:,.0f} events/s: 99 % within {slowest:,.0f} ms", file=sys.stderr
+            )
+            return None
+        if now is None:
             return None
         if options.shape == "outage" and now.outage != run.knobs.outage:
             turn(environment, run.knobs.turned({"outage": str(now.outage)}))

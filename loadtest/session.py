@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 SLICE, AHEAD = 200, 300
 #: Latencies looked at for the breaking point.
 RECENT = 2_000
+#: Rows of the statistics for what is detected; the last four count failures.
+MATCH, CORRECTION = "match, from its completing event", "correction, from the event that caused it"
+WRONG_ALARM = "wrong alarm, until taken back"
+ROWS = (MATCH, CORRECTION, WRONG_ALARM, "missed", "wrong", "duplicated", "unknown")
 
 
 class Session:
@@ -41,6 +45,8 @@ class Session:
         self._made = 0
         self._next = 0
         self._running, self._reading = True, True
+        for row in ROWS:
+            stats.get(row, "DETECT")  # shown from the start, with 0
         self._pool = ThreadPool(1)
         self._greenlets = [gevent.spawn(self._make), gevent.spawn(self._read)]
 
@@ -96,9 +102,9 @@ class Session:
         if not answers.inserted:
             return
         seen = truth.see(answers.inserted, answers.starts, answers.ends, answers.at)
-        log_many(self.stats, "DETECT", "match, from its completing event", seen.latencies)
-        log_many(self.stats, "DETECT", "correction, from the event that caused it", seen.corrected)
-        log_many(self.stats, "DETECT", "wrong alarm, until taken back", seen.stood)
+        log_many(self.stats, "DETECT", MATCH, seen.latencies)
+        log_many(self.stats, "DETECT", CORRECTION, seen.corrected)
+        log_many(self.stats, "DETECT", WRONG_ALARM, seen.stood)
         for _ in range(seen.duplicated):
             self.stats.log_error("DETECT", "duplicated", "a match was given twice")
         for _ in range(seen.unknown):
@@ -137,6 +143,10 @@ class Session:
         for _ in range(min(verdict.wrong, 10_000)):
             self.stats.log_error("DETECT", "wrong", "an answer that stands is no match")
         return verdict
+
+    def slowest(self) -> float:
+        """The latency that 99 % of the latest detections do not exceed; 0 as long as there are too few to tell."""
+        return float(np.quantile(self.recent, 0.99)) if len(self.recent) >= 100 else 0.0
 
     def state(self) -> dict[str, Any]:
         """Figures for the panel."""

@@ -1,7 +1,7 @@
 """How the load goes over time: how many sources send, and how many of them are cut off.
 
-Rule: a shape is a pure function of the time since the start; ``step`` also looks at the latency, since it ends where
-the pipeline breaks.
+Rule: a shape is a pure function of the time since the start. ``step`` is also ended by who runs it, as soon as the
+latency is past its limit: there the pipeline breaks.
 """
 
 from __future__ import annotations
@@ -46,10 +46,3 @@ def phase(shape: str, at: float, length: float, sources: int) -> Phase | None:
     if shape == "outage":
         return Phase(sources, sources // 2 if 0.25 <= part < 0.5 else 0)
     return Phase(sources)
-
-
-def broken(shape: str, latencies: list[int], limit: float) -> bool:
-    """Whether a run of this shape ends here: of the latest detections one in a hundred took longer than ``limit``."""
-    if shape != "step" or len(latencies) < 100:
-        return False
-    return sorted(latencies)[int(len(latencies) * 0.99)] > limit

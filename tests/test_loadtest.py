@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -17,13 +18,16 @@ from loadtest.counting import log_many
 from loadtest.fleet import WAYS, Fleet, Knobs
 from loadtest.outbox import EVENT, Outbox
 from loadtest.panel import panel
-from loadtest.shapes import SHAPES, broken, phase
+from loadtest.shapes import SHAPES, phase
 from loadtest.truth import CANCEL, END, LONE, NEVER, START, Truth
 from loadtest.wire import _ID_OF_BROKEN, TYPES, messages
+from tests import browser_fixture
 from tests.oracle import matches
 
 os.environ["LOCUST_SKIP_MONKEY_PATCH"] = "1"  # else it would change sockets and threads for all tests of this process
 from locust.stats import RequestStats
+
+browser, page = browser_fixture.browser, browser_fixture.page
 
 QUERY = "PATTERN SEQ(Start a, !Cancel b, End c) WHERE [key] WITHIN 5 s"
 NOW = 1_700_000_000_000
@@ -254,6 +258,28 @@ def test_the_page_turns_knobs_while_it_runs():
     assert client.get("/disorder.json").get_json()["knobs"]["late"] == "0.7"
 
 
+def test_the_page_works_in_a_browser(page):
+    from flask import Flask
+    from werkzeug.serving import make_server
+
+    app, held = Flask("test"), [Knobs()]
+    app.register_blueprint(panel(lambda: held[-1], held.append, lambda: {"sent": len(held)}))
+    server = make_server("127.0.0.1", 0, app)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        page.goto(f"http://127.0.0.1:{server.port}/disorder")
+        page.get_by_label("late").first.fill("0.25")
+        page.get_by_label("ways").fill("delayed=1 stragglers=2")
+        page.get_by_role("button", name="Apply").click()
+        assert page.get_by_role("status").inner_text() == "Applied."
+        assert (held[-1].late, held[-1].ways) == (0.25, {"delayed": 1, "stragglers": 2})
+        assert page.wrong == [] and "sent         2" in page.locator("pre").inner_text()
+    finally:
+        server.shutdown()
+        thread.join(10)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes_end_and_stay_within_their_sources(shape):
     told = [phase(shape, at, 100, 20) for at in range(100)]
@@ -263,12 +289,6 @@ def test_shapes_end_and_stay_within_their_sources(shape):
     assert max(phase(shape, at, 100, 1).sources for at in range(100)) == 1
     with pytest.raises(ConfigError, match="allowed are steady, step, spike, outage or soak"):
         phase("ramp", 0, 1, 1)
-
-
-def test_only_a_step_test_ends_where_the_pipeline_breaks():
-    slow = [10] * 980 + [5_000] * 20
-    assert broken("step", slow, 1_000) and not broken("step", slow, 6_000) and not broken("steady", slow, 1_000)
-    assert not broken("step", [5_000] * 20, 1_000)
 
 
 @given(st.lists(st.integers(0, 30_000), min_size=1, max_size=40))

@@ -112,6 +112,30 @@ def test_a_wrong_pipeline_fails(kafka, tmp_path):
     assert int(re.search(r"FAILED: .* ([\d,]+) wrong,", told)[1].replace(",", "")) > 5
 
 
+def test_steps_go_on_until_the_pipeline_breaks(kafka, tmp_path):
+    """With a limit that no pipeline keeps it breaks as soon as a hundred matches are there."""
+    with pipeline_under_test(kafka, tmp_path, renamed(TEXT, "step")) as pipeline:
+        arguments = [
+            "--headless",
+            "-u",
+            "4",
+            "-t",
+            "60s",
+            "--source-rate",
+            "400",
+            "--matching",
+            "0.9",
+            "--only-summary",
+        ]
+        arguments += ["--shape", "step", "--latency-limit", "1"]
+        running = locust(pipeline, arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+        out, told = (text.decode() for text in running.communicate(timeout=120))
+    assert running.returncode == 0, told
+    assert re.search(r"BROKE at \d sources, [\d,]+ events/s: 99 % within", told) and "PASSED" in told
+    for row in ("match, from", "correction, from", "wrong alarm, until", "missed", "wrong ", "duplicated", "unknown"):
+        assert f"DETECT   {row}" in out + told, row
+
+
 def test_without_a_verdict_a_run_fails(kafka, tmp_path, monkeypatch):
     monkeypatch.setenv("BROKERS", kafka.bootstrap)
     monkeypatch.setenv("STATE", str(tmp_path))
