@@ -427,6 +427,21 @@ def test_no_secret_is_in_the_log_of_a_refused_user(kafka, topics, tmp_path):
     assert "wrong-wrong" not in str(log)
 
 
+def test_a_process_that_waits_for_its_brokers_can_be_stopped(topics_elsewhere, tmp_path):
+    (tmp_path / "p.toml").write_text(topics_elsewhere)
+    command = [LATECOMER, "run", "p.toml"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while "starting" not in (line := process.stderr.readline()):
+                assert line, "it ended"
+            process.send_signal(signal.SIGTERM)
+            log = [json.loads(line) for line in process.communicate(timeout=60)[1].splitlines()]
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert log[-1]["message"] == "stopped"
+
+
 @pytest.mark.kafka
 def test_a_pipeline_on_a_terminal(kafka, topics, tmp_path):
     """Progress and logs for people; ready, with metrics; Ctrl-C ends it in order."""

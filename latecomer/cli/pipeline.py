@@ -132,7 +132,8 @@ def run_pipeline(path: str) -> None:
         )
         try:
             ready(pipeline, lambda: _waits(watch))
-            run(pipeline, watch)
+            if not watch.stopping:
+                run(pipeline, watch)
         except (LatecomerError, OSError) as error:
             # By the log and not as on other commands, since what the cluster says could hold a secret.
             _log.error(str(error))
