@@ -266,3 +266,14 @@ def test_what_may_undo_a_match_is_kept_for_as_long_as_the_match_waits(pattern, l
             got += said(slowly.process([row(f"z{time}", "Z", time, time), promise]))
         got += said(slowly.finish())
     assert got == wanted != []
+
+
+def test_sources_in_order_release_by_lower_ends():
+    stream = lc.Stream(
+        source="by", uncertainty=2, sources=["x", "y"], promises=[lc.SourcesInOrder()], unit="s", id="id"
+    )
+    runtime = lc.Runtime(stream, lc.Query("PATTERN SEQ(A a, !B b, C c) WITHIN 20", level=lc.Conservative()))
+    runtime.process([{"id": "a", "type": "A", "ts": 1, "by": "x"}, {"id": "c", "type": "C", "ts": 8, "by": "x"}])
+    assert said(runtime.process([{"id": "y", "type": "Z", "ts": 12, "by": "y"}])) == []  # x may still send a B of 8
+    assert said(runtime.process([{"id": "x", "type": "Z", "ts": 11, "by": "x"}])) == []  # not before 9, nor after 8
+    assert said(runtime.process([{"id": "z", "type": "Z", "ts": 12, "by": "x"}])) == ["+ac 1.0"]

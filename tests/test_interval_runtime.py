@@ -148,3 +148,29 @@ def test_queries_of_all_levels_side_by_side(data):
     for i, run in enumerate(runs):
         own = [c for c in changes if c["query"] == f"q{i}"]
         cases.agree(cases.net(own), cases.wanted(run, first.events))
+
+
+@given(st.data())
+def test_sources_that_send_in_order_release_final_answers(data):
+    """Generators of promises see lower ends, which are in order where time stamps are."""
+    pick = drawn(data)
+    run = cases.make(pick, lc.Conservative(), None, most=9, forms=["stamp"], declared=True)
+    named = [e | {"source": e["source"] or "bad"} for e in run.events]
+    for event in named:
+        event["upper"] = event["lower"] + 2 * cases.ERRORS.get(event["source"], 2)
+    order = sorted(named, key=lambda e: (e["lower"] + pick([0, 0, 3]) * (e["source"] == "bad"), e["id"]))
+    sent = {s: sorted(e["lower"] for e in order if e["source"] == s) for s in ("good", "fair", "bad")}
+    for event in order:  # each source sends its own events in order
+        event["lower"] = sent[event["source"]].pop(0)
+        event["upper"] = event["lower"] + 2 * cases.ERRORS.get(event["source"], 2)
+    stream = dataclasses.replace(run.stream, sources=["good", "fair", "bad"], promises=[lc.SourcesInOrder()])
+    runtime = lc.Runtime(stream, run.query)
+    changes, late = [], []
+    for event in order:
+        out = runtime.process([run.row(event)])
+        changes += out.changes.to_pylist()
+        late += out.late.to_pylist()
+    changes += runtime.finish().changes.to_pylist()
+    assert not late
+    assert all(change["op"] == "insert" for change in changes)
+    cases.agree(cases.net(changes), cases.wanted(run, order))
