@@ -53,6 +53,7 @@ class Load:
     length: int
     keys: int
     even: bool = False
+    shares: tuple[float, ...] | None = None  # of the types; None: alike
 
     def columns(self) -> dict[str, Any]:
         rng = np.random.default_rng(5)
@@ -60,7 +61,7 @@ class Load:
         lengths = np.full(self.n, self.length) if plain else rng.integers(1, 2 * self.length, self.n)
         # The middle of the interval is when it is taken to have happened: then sparse and dense loads are alike.
         lower = np.arange(self.n) - lengths // 2
-        kind, key = rng.integers(0, len(KINDS), self.n), rng.integers(0, self.keys, self.n)
+        kind, key = rng.choice(len(KINDS), self.n, p=self.shares), rng.integers(0, self.keys, self.n)
         order = lower.argsort(kind="stable")
         return {"kind": kind, "key": key, "lower": lower[order], "upper": (lower + lengths - 1)[order]}
 
@@ -170,6 +171,9 @@ def cases(quick: bool) -> Iterator[tuple[str, str, str, int, Load, bool]]:
         yield "window", SEQUENCE, any_, window, Load(n, 10, 5000), False
     for keys in (200, 2000) if quick else (100, 300, 1000, 3000, 10_000):
         yield "selectivity", SEQUENCE, any_, 300, Load(n, 10, keys), False
+    for shares in ((0.49, 0.49, 0.02), (0.02, 0.49, 0.49), (0.49, 0.02, 0.49)):
+        rare = "ABC"[shares.index(0.02)]
+        yield f"{rare} is rare", SEQUENCE, any_, 300, Load(n, 10, 100, shares=shares), False
     for keys in (20, 200):
         yield "strategy", SEQUENCE, NEXT, 300, Load(n // 10, 10, keys), False
     for length in (1, 10, 30) if quick else (1, 10, 30, 100):
