@@ -181,13 +181,13 @@ a field cannot be called 'confidence': every change of an interval stream has su
   line 1, column 48
     PATTERN SEQ(Shelf s, Exit e) WITHIN 1 h RETURN s.tag AS confidence
                                                    ^
-  give it another name with AS; taken are earliest, latest, confidence""",
+  give it another name with AS; taken are earliest, latest, confidence, confidence_error""",
     "PATTERN SEQ(Shelf s, Exit e) WITHIN 1 h RETURN earliest(s) AS earliest": """\
 a field cannot be called 'earliest': every change of an interval stream has such a column
   line 1, column 48
     PATTERN SEQ(Shelf s, Exit e) WITHIN 1 h RETURN earliest(s) AS earliest
                                                    ^
-  give it another name with AS; taken are earliest, latest, confidence""",
+  give it another name with AS; taken are earliest, latest, confidence, confidence_error""",
 }
 
 

@@ -225,6 +225,9 @@ def test_a_confidence_that_is_too_costly_is_null_unless_it_may_be_sampled(monkey
     assert sure.changes["confidence"].to_pylist() == [None]
     drawn = lc.Runtime(STREAM, lc.Query(GAP + " CONFIDENCE > 0 SAMPLED 0.01", level=lc.Aggressive(10))).process(rows)
     [estimate] = drawn.changes["confidence"].to_pylist()
+    [error] = drawn.changes["confidence_error"].to_pylist()
+    assert 0 < error <= 0.01
+    assert "confidence_error" not in sure.changes.column_names
     monkeypatch.undo()
     exact = lc.Runtime(STREAM, lc.Query(GAP, level=lc.Aggressive(10))).process(rows).changes["confidence"].to_pylist()
     assert exact == pytest.approx([estimate], abs=0.05)

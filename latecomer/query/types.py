@@ -51,7 +51,7 @@ Kind = Choice["bool", "int", "float", "text", "time", "duration", "other", "null
 EVENT_TIME = "ts"
 
 #: Columns that every change of an interval stream has besides.
-INTERVAL_COLUMNS = ("earliest", "latest", "confidence")
+INTERVAL_COLUMNS = ("earliest", "latest", "confidence", "confidence_error")
 
 _NUMBERS = ("int", "float")
 _TIMES = ("time", "duration")

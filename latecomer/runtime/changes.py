@@ -59,6 +59,8 @@ def change_schema(
     ]
     if stream.uncertain:
         fixed += [("earliest", ts_type), ("latest", ts_type), ("confidence", pa.float64())]
+        if any(p.confidence.error is not None for p in plans):
+            fixed.append(("confidence_error", pa.float64()))
     if any(p.level.on_late == "amend" for p in plans):
         fixed.append(("amended", pa.bool_()))
     if any(isinstance(p.level, Aggressive) and p.level.corrections == "replace" for p in plans):
@@ -146,7 +148,8 @@ class ChangeWriter:
         """What is known of the time of matches, and how probable they are."""
         first, last = self._moments(_joint(deltas, "earliest", 0)), self._moments(_joint(deltas, "latest", -1))
         spans = {"first_ts": first, "last_ts": last, "earliest": first, "latest": last}
-        return spans | {"confidence": _joint_confidence(deltas)}
+        error = pa.array(np.concatenate([r.error for r in _revisions(deltas)]))
+        return spans | {"confidence": _joint_confidence(deltas), "confidence_error": error}
 
     def _known(self, deltas: Sequence[Delta], lookup: Lookup) -> Lookup:
         """A lookup that knows what functions say too."""
