@@ -54,7 +54,7 @@ class PatternSink:
             ``pyarrow.fs`` opens and all executors reach. One folder belongs to one checkpoint.
         sinks: where changes go: sinks such as :class:`~latecomer.connectors.duckdb.DuckDBSink`, or functions of
             ``(batch_id, changes, late)``.
-        buckets: into how many buckets the stream is split by its key; fixed for the life of a state folder. 8 unless
+        buckets: into how many buckets the stream is split by its key; fixed for the life of a state folder. 32 unless
             given, and 1 where the queries have no attribute in common to split by.
         key: the attributes that decide the bucket; unless given, all that the queries have in common in ``[…]``.
         arrival: a column that orders the rows of a micro-batch (an offset, an ingest time). Without one the order is

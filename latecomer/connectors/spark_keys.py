@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
-#: Buckets when nothing else is said: enough to keep a few cores busy, few enough to be cheap on one.
-DEFAULT_BUCKETS = 8
+#: Buckets when nothing else is said. Every bucket runs in every micro-batch and costs about 7 ms of processor time
+#: there, whatever is in it: 32 are 0.2 s, and 256 would be 1.8 s. They keep up to 32 cores busy.
+DEFAULT_BUCKETS = 32
 
 
 def choose(
