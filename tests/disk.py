@@ -7,6 +7,7 @@ any one of them.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections.abc import Callable
@@ -26,6 +27,8 @@ class Disk:
         self.log: list[tuple[Any, ...]] = []
         #: Called before each operation with its name and path; it may raise.
         self.before: Callable[[str, str], None] = lambda operation, path: None
+        #: Bytes that all files together may have; None: any.
+        self.room: int | None = None
         self._open: dict[int, str] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -43,9 +46,14 @@ class Disk:
     def write(self, file: int, data: Any) -> int:
         half = bytes(data[: max(len(data) // 2, 1)])  # the system may take less than it is given
         self.before("write", self._open[file])
+        if self.room is not None and self._used() + len(half) > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.write(file, half)
         self.log.append(("write", self._open[file], half))
         return len(half)
+
+    def _used(self) -> int:
+        return sum(path.stat().st_size for path in Path(self.root).rglob("*") if path.is_file())
 
     def fsync(self, file: int) -> None:
         self.before("fsync", self._open[file])

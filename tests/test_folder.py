@@ -398,32 +398,59 @@ def test_what_a_user_may_do_by_accident(tmp_path):
     assert StateReader(tmp_path).versions() == [1]
 
 
+class SmallDisk:
+    """A disk of one megabyte: a real one where we may mount it, an imitation elsewhere."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        root.mkdir()
+        self.root = root
+        self.real = (
+            subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", root], check=False, capture_output=True
+            ).returncode
+            == 0
+        )
+        if not self.real:
+            self._disk = Disk(root)
+            self._disk.room = 1 << 20
+            monkeypatch.setattr(files, "os", self._disk)
+
+    def mode(self, mode: str) -> None:
+        """``rw`` or ``ro``."""
+        if self.real:
+            subprocess.run(["mount", "-o", f"remount,{mode}", self.root], check=True)
+            return
+
+        def before(operation: str, path: str) -> None:
+            if mode == "ro" and operation not in ("open", "scandir"):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        self._disk.before = before
+
+
 @pytest.fixture
-def small_disk(tmp_path):
-    """A disk of one megabyte."""
-    root = tmp_path / "small"
-    root.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", root], check=True)
-    try:
-        yield root
-    finally:
-        subprocess.run(["umount", root], check=True)
+def disk(tmp_path, monkeypatch):
+    made = SmallDisk(tmp_path / "small", monkeypatch)
+    yield made
+    if made.real:
+        subprocess.run(["umount", made.root], check=True)
 
 
-def test_a_full_disk(small_disk):
-    folder = folder_at(small_disk)
+def test_a_full_disk(disk):
+    root = disk.root
+    folder = folder_at(root)
     slots = folder.put([os.urandom(600_000)])
     folder.commit(0, b"rest", slots, {"n": 0})
-    before = whole(small_disk)
+    before = whole(root)
     with pytest.raises(
         StateError, match=r"blobs/.* cannot be written: no space is left .* as it was before; free some"
     ):
         folder.put([os.urandom(600_000)])
     with pytest.raises(StateError, match="no space is left"):
         folder.commit(1, os.urandom(600_000), slots, {})
-    assert whole(small_disk) == before
+    assert whole(root) == before
     folder.commit(1, b"smaller", slots, {"n": 1})
-    assert StateReader(small_disk).versions() == [0, 1]
+    assert StateReader(root).versions() == [0, 1]
     assert verify(folder).damages == ()
 
 
@@ -441,22 +468,23 @@ def test_a_limit_on_the_size_of_files(tmp_path):
     assert folder.versions() == [0]
 
 
-def test_a_folder_that_may_not_be_written(small_disk):
-    folder = folder_at(small_disk)
+def test_a_folder_that_may_not_be_written(disk):
+    root = disk.root
+    folder = folder_at(root)
     slots = folder.put([b"x"])
     folder.commit(0, b"rest", slots, {})
-    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    disk.mode("ro")
     message = r"cannot be written: not allowed \(Read-only file system\).*give this process the right to"
     for act in (lambda: folder.put([b"y"]), lambda: folder.commit(1, b"", slots, {}), folder.claim):
         with pytest.raises(StateError, match=message):
             act()
-    reader = StateReader(small_disk)
+    reader = StateReader(root)
     assert reader.residue(reader.read(0)) == b"rest"
     assert reader.get(slots[0]) == b"x"
     assert verify(reader).damages == ()
     assert prune(reader, 1).files == ()
     folder.free(slots)
-    subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+    disk.mode("rw")
     folder.commit(1, b"", [], {})
     assert reader.versions() == [0, 1]
 
@@ -477,6 +505,34 @@ def test_a_uri_that_takes_fsspec(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
     with pytest.raises(MissingDependency, match=r"memory://x.*'latecomer\[fsspec\]'"):
         StateFolder("memory://x")
+
+
+def test_stores_that_fail_in_their_own_way(tmp_path, monkeypatch):
+    """What an implementation of fsspec raises, whatever its class, becomes an error that names the file."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    folder = folder_at(f"memory://{tmp_path}/odd")
+    slots = folder.put([b"x"])
+    folder.commit(0, b"rest", slots, {})
+
+    class Odd(Exception):
+        pass
+
+    def fail(*args, **options):
+        raise Odd("quota of requests")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(MemoryFileSystem, "_open", fail)
+        for act, doing in ((lambda: folder.put([b"y"]), "written"), (lambda: folder.get(slots[0]), "read")):
+            with pytest.raises(
+                StateError, match=rf"'blobs/.*' in the state folder .* {doing} \(Odd: quota of requests\)"
+            ):
+                act()
+        broken.setattr(MemoryFileSystem, "ls", fail)
+        with pytest.raises(StateError, match="Odd: quota of requests"):
+            folder.versions()
+    folder.commit(1, b"rest", slots, {})
+    assert folder.versions() == [0, 1]
 
 
 def test_messages_hold_no_password():

@@ -147,6 +147,17 @@ class LocalFiles:
                 os.close(entry)
 
 
+@contextlib.contextmanager
+def _os_errors() -> Iterator[None]:
+    """Each implementation of fsspec fails in its own way; here every failure is an OSError."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
 class ArrowFiles:
     """A folder in any file system that PyArrow or fsspec opens; what it has written when closed is durable there."""
 
@@ -154,6 +165,7 @@ class ArrowFiles:
         self._fs = files
         self._root = root.rstrip("/")
 
+    @_os_errors()
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
         path = f"{self._root}/{name}"
         try:
@@ -165,26 +177,30 @@ class ArrowFiles:
             with out:
                 for chunk in _gathered(chunks):
                     out.write(chunk)
-        except OSError:
+        except Exception:
             # Leaving ``with`` has closed the file, and some stores keep what had come until then.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):
                 self._fs.delete_file(path)
             raise
 
+    @_os_errors()
     def publish(self, name: str, data: bytes) -> None:
         self.write(name + ".part", [data])
         self._fs.move(f"{self._root}/{name}.part", f"{self._root}/{name}")
 
+    @_os_errors()
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         with self._fs.open_input_file(f"{self._root}/{name}") as file:
             size = file.size()
             wanted = max(min(size - offset, size if length is None else length), 0)
             return bytes(file.read_at(wanted, offset)) if wanted else b""
 
+    @_os_errors()
     def list(self, folder: str) -> dict[str, int]:
         entries = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True))
         return {entry.base_name: entry.size for entry in entries if entry.type == fs.FileType.File}
 
+    @_os_errors()
     def delete(self, names: Sequence[str]) -> None:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
