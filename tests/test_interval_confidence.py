@@ -153,6 +153,21 @@ def test_draws_are_near(question):
     assert confidence(question, Budget(0, 4000)).confidence[0] == some.confidence[0]
 
 
+def test_what_is_impossible_is_so_whatever_the_weights():
+    """Weights of 52 bits: sums that come apart would not be exact, so they must not be used. The first spoiler spoils
+    every world in which the first event comes behind it; the second one may lie before the window.
+    """
+    shapes = (Triangular(0.3), Normal(2.0))
+    lower, upper = np.array([50, 200, 20, -155]), np.array([149, 249, 60, -60])
+    events = Distributions.of(lower, upper, np.array([0, 1, 0, 1]), shapes)
+    ends = [np.array([50]), np.array([200])], [np.array([149]), np.array([249])]
+    hits = Hits(np.zeros(2, np.int64), np.zeros(2, np.int64), np.array([2, 3]))
+    question = Question(events, [np.array([0]), np.array([1])], *ends, hits, [(None, 0)], 400)
+    answer = confidence(question, Budget())
+    assert (answer.earliest[0][0], answer.latest[0][0]) == (50, 60)
+    assert answer.confidence[0] == pytest.approx(by_hand(question), rel=1e-12)
+
+
 def test_draws_for_a_standard_error():
     assert Budget.for_error(0.01).worlds == 2500
     assert Budget.for_error(None).worlds == 0
