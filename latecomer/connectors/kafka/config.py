@@ -39,6 +39,7 @@ from latecomer.connectors.kafka.config_parts import (
     StreamOptions,
 )
 from latecomer.connectors.kafka.config_values import Bytes, Name, Place, Seconds, Setting, Table, read_level
+from latecomer.connectors.kafka.operation.logs import CLIENT
 from latecomer.consistency.generators import from_plain
 from latecomer.errors import ConfigError
 from latecomer.query import Query
@@ -54,7 +55,7 @@ TYPES: dict[ColumnType, pa.DataType] = {
     "time": pa.timestamp("us", "UTC"),
 }
 #: Where librdkafka's own messages go.
-_CLIENT = logging.getLogger("latecomer.kafka.client")
+_CLIENT = logging.getLogger(CLIENT)
 #: Names of settings that are secrets, however they are given.
 _SECRET = re.compile(r"password|secret|token|\.pem$|user\.info$")
 #: The login in an address.

@@ -118,11 +118,6 @@ class Setting:
                 return ()
         return tuple(os.environ[name] for name in _VARIABLE.findall(self._text) if os.environ.get(name))
 
-    @property
-    def text(self) -> str:
-        """What was written, which may be a secret itself."""
-        return self._text
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Setting) and (self._text, self._file) == (other._text, other._file)
 
@@ -202,9 +197,6 @@ class Place(Table):
     def value(self) -> Any:
         """The name of the field or header, the constant, or the part of the record."""
         return getattr(self, self.kind)
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.value!r}"
 
 
 def flattened(values: dict[str, Any], apart: Iterable[str] = ()) -> dict[str, Any]:
