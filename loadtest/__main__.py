@@ -2,12 +2,14 @@
 
     python -m loadtest                                  a minute of 10 sources, 10 % of the events late
     python -m loadtest -u 20 -t 5m --shape outage --late 0.3 --tail pareto
+    python -m loadtest --engine spark                   the same query as a Spark job on Kafka
 
 What follows goes to Locust. The exit code is Locust's: 0 where nothing was missed, wrong, duplicated or lost.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -18,15 +20,18 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from latecomer.connectors.kafka.config import load
 from latecomer.testing.kafka import Broker
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+#: Where Java's libraries are kept.
+CACHE = HERE.parent / ".cache"
 #: Runs a command that is killed when this process dies.
 _WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
@@ -61,22 +66,32 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def ready(running: subprocess.Popen[bytes], port: int, seconds: float = 60.0) -> bool:
-    """Wait until the pipeline has joined its group: what comes before would count as its latency."""
+def joined(port: int) -> bool:
+    """Whether a pipeline has joined its group: what it does before would count as its latency."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+def ready(running: subprocess.Popen[bytes], is_ready: Callable[[], bool], seconds: float = 180.0) -> bool:
+    """Wait until a process is ready; False where it ends or takes too long."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and running.poll() is None:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2):
-                return True
-        except OSError:
-            time.sleep(0.1)
+        if is_ready():
+            return True
+        time.sleep(0.1)
     return False
 
 
 @contextmanager
-def pipeline_under_test(broker: Broker, folder: Path, text: str | None = None) -> Iterator[Path]:
+def pipeline_under_test(
+    broker: Broker, folder: Path, text: str | None = None, engine: str = "latecomer"
+) -> Iterator[Path]:
     """Its topics, and the pipeline as a process that is ready; yields its file, which finds the broker and the state by
-    the environment. ``text``: another file than the one beside this module.
+    the environment. ``text``: another file than the one beside this module. ``engine``: ``latecomer`` (run), or
+    ``spark``.
 
     Raises RuntimeError, with the end of its log, where it does not start or does not end in order.
     """
@@ -86,14 +101,18 @@ def pipeline_under_test(broker: Broker, folder: Path, text: str | None = None) -
     os.environ |= {"BROKERS": broker.bootstrap, "STATE": str(folder / "state")}
     create_topics(broker, pipeline)
     log = folder / "pipeline.log"
+    command, is_ready = ["-m", "latecomer", "run", str(pipeline)], partial(joined, port)
+    if engine == "spark":
+        mark = folder / "ready"
+        command, is_ready = [str(HERE / "spark_job.py"), str(pipeline), str(mark), str(CACHE / "spark")], mark.exists
     with log.open("wb") as file:
-        running = python("-m", "latecomer", "run", str(pipeline), stdout=file, stderr=file)
+        running = python(*command, stdout=file, stderr=file)
     try:
-        if not ready(running, port):
+        if not ready(running, is_ready):
             raise RuntimeError(f"the pipeline was not ready in time\n{log.read_text()[-4_000:]}")
         yield pipeline
         running.send_signal(signal.SIGTERM)
-        if running.wait(30) != 0:
+        if running.wait(60) != 0:
             raise RuntimeError(f"the pipeline ended with exit code {running.returncode}\n{log.read_text()[-4_000:]}")
     finally:
         if running.poll() is None:
@@ -108,12 +127,15 @@ def locust(pipeline: Path, arguments: Sequence[str], **options: Any) -> subproce
 
 def main(arguments: list[str]) -> int:
     """Run it all; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest", allow_abbrev=False, add_help=False)
+    parser.add_argument("--engine", choices=("latecomer", "spark"), default="latecomer")
+    own, arguments = parser.parse_known_args(arguments)
     given = [word for option, value in DEFAULTS.items() if option not in arguments for word in (option, value)]
     folder = Path(tempfile.mkdtemp(prefix="latecomer-loadtest-"))
     try:
         with (
-            Broker(folder / "kafka", cache=HERE.parent / ".cache" / "kafka") as broker,
-            pipeline_under_test(broker, folder) as pipeline,
+            Broker(folder / "kafka", cache=CACHE / "kafka") as broker,
+            pipeline_under_test(broker, folder, engine=own.engine) as pipeline,
         ):
             return locust(pipeline, ["--headless", "--only-summary", *given, *arguments]).wait()
     except RuntimeError as problem:

@@ -342,6 +342,18 @@ def test_a_part_of_the_keys_stands_for_all(monkeypatch, quick):
     assert 1_000 < without_key.events <= 2_000 and without_key.share == 1
 
 
+def test_a_part_is_judged_by_the_clock_of_the_whole(monkeypatch, quick):
+    """Delays are short against the distance of the few events replayed, which by themselves would hardly be late."""
+    found = sampled(made(ld.Delayed(0.5, ld.Uniform("60 ms")), keys=200))
+    shares = []
+    for most in (40_000, 400):
+        monkeypatch.setattr(levels, "MOST_EVENTS", most)
+        one = levels.trial(found, query(), own=False)
+        [none] = [point.verdict for point in one.points if point.name == "k = 0 s"]
+        shares.append(none.late / one.events)
+    assert shares[0] > 0.25 and abs(shares[0] - shares[1]) < 0.1
+
+
 def test_a_query_with_too_many_matches_is_replayed_on_less(monkeypatch, quick):
     monkeypatch.setattr(levels, "MOST_CHANGES", 3_000)
     monkeypatch.setattr(levels, "MOST_EVENTS", 4_000)

@@ -112,6 +112,17 @@ def test_a_wrong_pipeline_fails(kafka, tmp_path):
     assert int(re.search(r"FAILED: .* ([\d,]+) wrong,", told)[1].replace(",", "")) > 5
 
 
+@pytest.mark.spark
+def test_a_spark_job_on_kafka_passes_the_same_test(kafka, tmp_path):
+    with pipeline_under_test(kafka, tmp_path, renamed(TEXT, "spark"), engine="spark") as pipeline:
+        arguments = ["--headless", "-u", "2", "-t", "4s", "--source-rate", "200", "--matching", "0.5", "--late", "0.4"]
+        arguments += ["--duplicates", "0.05", "--patience", "120"]
+        running = locust(pipeline, arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+        told = running.communicate(timeout=180)[1].decode()
+    assert running.returncode == 0, told
+    assert int(re.search(r"PASSED: ([\d,]+) of", told)[1].replace(",", "")) > 100
+
+
 def test_steps_go_on_until_the_pipeline_breaks(kafka, tmp_path):
     """With a limit that no pipeline keeps it breaks as soon as a hundred matches are there."""
     with pipeline_under_test(kafka, tmp_path, renamed(TEXT, "step")) as pipeline:
