@@ -41,7 +41,7 @@ PUBLIC = [
 MEMBERS = {
     "Runtime": [
         "advance", "checkpoint", "clock", "counters", "explain", "finish", "observe", "open", "process", "punctuate",
-        "reject", "restore", "snapshot", "stream_pieces",
+        "reject", "residue", "restore", "resume", "snapshot", "stream_pieces",
     ],
     "Output": ["changes", "late"],
     "Query": ["check", "from_plan", "level", "name", "plan", "source", "text"],

@@ -6,8 +6,11 @@ import shutil
 import tempfile
 from collections import Counter
 from random import Random
+from unittest import mock
 
 import latecomer as lc
+from latecomer.runtime import memory as memory_module
+from latecomer.storage.shelf import MemoryShelf
 from tests.script import start, tell
 from tests.squeeze import squeezed
 from tests.strategies import act
@@ -72,7 +75,8 @@ def test_versions_lose_nothing_and_repeat_nothing(case):
     plain = run(case)
     folder = tempfile.mkdtemp()
     try:
-        crashed = crashing(case, folder, random)
+        with mock.patch.object(memory_module, "_CARRIED", random.choice([0, 1000, 1 << 20])):
+            crashed = crashing(case, folder, random)
     finally:
         shutil.rmtree(folder)
     for name in case.references():
@@ -113,3 +117,27 @@ def test_late_events_enter_once_the_clock_has_moved():
     with squeezed("spilling", 1000, 5):
         answers = tell(start("PATTERN SEQ(A a, B b) WITHIN 9 s", lc.Aggressive(90)), words)
     assert answers == {"z65": ["+a1 b3"]}
+
+
+@property_of(queries=3)
+def test_a_runtime_on_a_shelf_that_somebody_else_keeps(case):
+    """As Spark does it: after each batch only the residue and the shelf stay."""
+    plain = run(case)
+    shelf, outs = MemoryShelf(), []
+    with mock.patch.object(memory_module, "_CARRIED", choices(case).choice([0, 300, 1000])):
+        outs = resumed(case, shelf)
+    for name in case.references():
+        assert net(plain, name) == net(outs, name)
+    assert told_late(plain) == told_late(outs)
+
+
+def resumed(case, shelf):
+    outs = []
+    runtime = lc.Runtime.resume(case.runtime().snapshot(), shelf)
+    for action, _ in case.batches():
+        outs.append(act(runtime, action))
+        residue, slots = runtime.residue()
+        assert sorted(slots) == sorted(shelf.slots)
+        runtime = lc.Runtime.resume(residue, shelf)
+    outs.append(runtime.finish())
+    return outs

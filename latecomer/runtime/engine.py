@@ -41,7 +41,7 @@ from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import U64, hash_column, hash_contents
 from latecomer.storage.ids import IdIndex
 from latecomer.storage.log import EventLog
-from latecomer.storage.pages import SEQUENCE, Pages, page_of
+from latecomer.storage.pages import SEQUENCE, Pages
 from latecomer.storage.store import Bools, CodeLayout, Store
 from latecomer.storage.timeline import Timeline
 from latecomer.stream import Stream
@@ -465,12 +465,11 @@ class Engine:
         bits = self.layout.bits
         return any(lane.works_at(number << bits, ((number + 1) << bits) - 1) for lane in self.lanes)
 
-    def chill(self, slices: I64) -> None:
-        """Make the ids of these slices' events, as far as no page holds them yet, known as cold."""
+    def chill(self, at: I64) -> None:
+        """Make the ids of the events at these positions of the log known as cold."""
         assert self.cold is not None
-        own, fresh = self.log.slices()
-        numbers = self.log.numbers()[fresh & np.isin(page_of(own), page_of(slices))]
-        if len(numbers):
+        if len(at):
+            numbers = self.log.numbers()[at]
             ids = self.log.take(self.intake.id_name, numbers)
             log = self.log
             self.cold.add(self._id_hashes(ids), log.ts(numbers), log.types(numbers), log.content(numbers), ids)

@@ -31,7 +31,7 @@ from latecomer.runtime.purging import ProofPurge
 from latecomer.runtime.rows import Rows, joined
 from latecomer.runtime.selection import Selection, Selector
 from latecomer.runtime.sequence import SequenceMatcher
-from latecomer.storage.columns import I64, some
+from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64
 from latecomer.storage.log import EventLog
 from latecomer.storage.store import Bools, CodeLayout, Store, View
@@ -120,7 +120,7 @@ class Lane:
         if self.policy.ordered:
             rows = self._sorted(rows)
         elif self.pending is not None:
-            rows = self._ready(self.pending, rows, refs)
+            rows = self._ready(self.pending, rows)
         for selection, (hashes, moments, events) in rows.items():
             self.stores[selection].stage(hashes, moments, events)
         for query in self.queries:
@@ -152,10 +152,15 @@ class Lane:
             result[selection] = keys.view(np.uint64), moments, events
         return result
 
-    def _ready(self, pending: Pending, rows: dict[Selection, Picked], refs: I64) -> dict[Selection, Picked]:
+    def _ready(self, pending: Pending, rows: dict[Selection, Picked]) -> dict[Selection, Picked]:
         """Events whose partners may be on the shelf wait for others that need the same."""
-        waits = [events[away] for s, (keys, ts, events) in rows.items() if some(away := self._away(s, keys, ts))]
-        if waits:
+        waits = []
+        for selection, (hashes, ts, events) in rows.items():
+            window = max(q.pattern.window for q in self._users[selection])
+            late = (ts < self.clock - window).nonzero()[0]  # others look at state in use, and are answered at once
+            if len(late):
+                waits.append(events[late[self._away(pending, selection, hashes[late], ts[late], window)]])
+        if any(map(len, waits)):
             apart = np.unique(np.concatenate(waits))
             parted = {s: np.isin(events, apart) for s, (_, _, events) in rows.items()}
             pending.add({s: _masked(row, parted[s]) for s, row in rows.items()}, self.clock)
@@ -165,15 +170,11 @@ class Lane:
             rows[selection] = row if now is None else _together(now, row)
         return rows
 
-    def _away(self, selection: Selection, hashes: U64, ts: I64) -> Bools:
-        """Which late events of a selection may find partners on the shelf. Late is what is more than a window behind
-        the clock: others look at state that is in use, and are answered at once.
-        """
-        mask = np.zeros(len(ts), bool)
-        window = max(q.pattern.window for q in self._users[selection])
-        late = ts < self.clock - window
+    def _away(self, pending: Pending, selection: Selection, hashes: U64, ts: I64, window: int) -> Bools:
+        """Which late events of a selection may find partners on the shelf, or belong to a page that others wait for."""
+        mask = pending.awaited(ts)
         for other in {s for q in self._users[selection] for s in q.pattern.selections()}:
-            at = (late & (ts - window <= self.stores[other].away_until)).nonzero()[0]
+            at = (~mask & (ts - window <= self.stores[other].away_until)).nonzero()[0]
             if len(at):
                 keys = self.layout.keys(hashes[at]) if other.key == selection.key else None
                 mask[at] |= self.stores[other].away(ts[at] - window, ts[at] + window, keys)

@@ -24,7 +24,7 @@ from latecomer.storage.shelf import Slot
 if TYPE_CHECKING:
     from latecomer.runtime.engine import Engine
 
-_TARGET = 0.8  # of the budget is filled after room was made, so that it is made seldom
+_TARGET = 0.75  # of the budget is filled after room was made, so that it is made seldom
 _LOOK = 64  # a look at the budget after each 1/64 of it has come in, or been read
 _LITTLE = 8  # below this part of the largest slice in memory there is little of a slice
 _CARRIED = 256 << 10  # bytes that a version carries itself, and
@@ -92,10 +92,10 @@ class Memory:
         for store in engine.all_stores():
             for number, frame in store.frames.items():
                 sizes[number] = sizes.get(number, 0) + frame.nbytes
-        # Slices of which little is here are left until nothing else gives enough: small chunks cost more than they hold.
+        # Slices of which little is here come last: small chunks cost more than they give.
         little = max(sizes.values(), default=0) // _LITTLE
         chosen = []
-        for number in sorted(sizes, key=lambda n: (engine.in_use(n), sizes[n] < little, n)):
+        for number in sorted(sizes, key=lambda n: (sizes[n] < little, engine.in_use(n), n)):
             if wanted <= 0:
                 break
             chosen.append(number)
@@ -144,11 +144,12 @@ class Memory:
 
     def _write(self, slices: I64, outbox: Outbox) -> None:
         engine = self._engine
-        engine.chill(slices)
+        unsaved = engine.log.unsaved(slices)
+        engine.chill(unsaved)
         for store in engine.all_stores():
             for number in slices.tolist():
                 store.save(number, outbox)
-        engine.log.save(slices, outbox)
+        engine.log.save(unsaved, outbox)
 
     def slots(self) -> Iterable[Slot]:
         """All that the state needs of the shelf."""

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from latecomer.consistency.clock import END
 from latecomer.runtime.selection import Selection
 from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64
 from latecomer.storage.pager import Pager
+from latecomer.storage.store import Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,20 @@ Picked = tuple[U64, I64, I64]
 
 @dataclass(slots=True)
 class _Page:
-    """Events of one slice that wait since the clock was at ``since``."""
+    """Events of one slice that wait since the clock was at ``since``; ``parts`` and ``least`` (their earliest time) by
+    number of the selection.
+    """
 
     since: int
     count: int = 0
     parts: dict[int, list[Picked]] = field(default_factory=dict)
+    least: dict[int, int] = field(default_factory=dict)
+    nbytes: int = 0
+
+    def add(self, index: int, part: Picked) -> None:
+        self.parts.setdefault(index, []).append(part)
+        self.least[index] = min(self.least.get(index, END), int(part[1].min()))
+        self.nbytes += sum(column.nbytes for column in part)
 
 
 class Pending:
@@ -54,6 +65,10 @@ class Pending:
     def __len__(self) -> int:
         return sum(page.count for page in self._pages.values())
 
+    def awaited(self, ts: I64) -> Bools:
+        """Which times lie in a page that events wait for."""
+        return np.isin(ts >> self._bits, list(self._pages))
+
     def add(self, rows: Mapping[Selection, Picked], clock: int) -> None:
         """Let these events wait; ``clock``: how far the lane's clock has come."""
         counted: dict[int, list[I64]] = {}
@@ -63,7 +78,7 @@ class Pending:
             for number in np.unique(slices).tolist():
                 at = np.flatnonzero(slices == number)
                 page = self._pages.setdefault(number, _Page(clock))
-                page.parts.setdefault(index, []).append((hashes[at], ts[at], refs[at]))
+                page.add(index, (hashes[at], ts[at], refs[at]))
                 counted.setdefault(number, []).append(refs[at])
         for number, parts in counted.items():
             self._pages[number].count += len(np.unique(np.concatenate(parts)))
@@ -92,16 +107,13 @@ class Pending:
 
     def earliest(self, type: str | None = None) -> int | None:
         """The least time of a waiting event (of a type)."""
-        return min(
-            (
-                int(ts.min())
-                for page in self._pages.values()
-                for index, parts in page.parts.items()
-                if type is None or self._selections[index].type == type
-                for _, ts, _ in parts
-            ),
-            default=None,
+        found = (
+            least
+            for page in self._pages.values()
+            for index, least in page.least.items()
+            if type is None or self._selections[index].type == type
         )
+        return min(found, default=None)
 
     def refs(self) -> I64:
         """References of all that wait."""
@@ -110,8 +122,7 @@ class Pending:
 
     @property
     def nbytes(self) -> int:
-        rows = (part for page in self._pages.values() for parts in page.parts.values() for part in parts)
-        return sum(column.nbytes for part in rows for column in part)
+        return sum(page.nbytes for page in self._pages.values())
 
     def dump(self) -> dict[str, Any]:
         pages = [[n, p.since, p.count, [[i, part] for i, part in p.parts.items()]] for n, p in self._pages.items()]
@@ -120,13 +131,16 @@ class Pending:
     def load(self, state: dict[str, Any]) -> None:
         self._last = state["last"]
         for number, since, count, parts in state["pages"]:
-            kept = {index: [(h, ts, refs) for h, ts, refs in rows] for index, rows in parts}
-            self._pages[number] = _Page(since, count, kept)
+            page = self._pages[number] = _Page(since, count)
+            for index, rows in parts:
+                for hashes, ts, refs in rows:
+                    page.add(index, (hashes, ts, refs))
 
     def _check(self) -> None:
         for number, page in self._pages.items():
             refs = np.unique(np.concatenate([refs for rows in page.parts.values() for _, _, refs in rows]))
             assert len(refs) == page.count > 0, f"page {number} counts {page.count} of {len(refs)}"
-            for rows in page.parts.values():
+            for index, rows in page.parts.items():
+                assert page.least[index] == min(int(ts.min()) for _, ts, _ in rows), f"page {number}: {page.least}"
                 for _, ts, _ in rows:
                     assert (ts >> self._bits == number).all(), f"page {number} holds events of other slices"

@@ -31,7 +31,7 @@ from latecomer.runtime.spill import Spill, Spilling, memory_size
 from latecomer.storage.folder import StateFolder
 from latecomer.storage.packing import pack, unpack
 from latecomer.storage.pager import Pager
-from latecomer.storage.shelf import MemoryShelf, Slot
+from latecomer.storage.shelf import MemoryShelf, Shelf, Slot
 from latecomer.stream import Stream
 from latecomer.units import Duration
 
@@ -129,6 +129,7 @@ class Runtime:
                     "Runtime.open(…), or give an empty folder"
                 )
             self._spill(folder, spill, memory)
+            folder.claim()
         declared = stream.declared
         if declared is not None and {stream.type, stream.ts} <= set(declared.names):
             self._build(fix_schema(stream, declared, self._columns, by_row=False))
@@ -291,14 +292,29 @@ class Runtime:
         """
         if self._folder is None:
             raise ConfigError("checkpoint() needs a folder: give Runtime(…, spill='a/folder')")
+        residue, slots = self.residue()
+        number = self._number + 1 if number is None else number
+        self._folder.commit(number, residue, slots, dict(note or {}))
+        self._number, self.note = number, dict(note or {})
+        return number
+
+    def residue(self) -> tuple[bytes, list[Slot]]:
+        """What :meth:`checkpoint` writes, for a runtime whose shelf somebody else keeps: the state's own part, and all
+        slots of the shelf that belong to it. What has changed much is put on the shelf first.
+        """
         slots: list[Slot] = []
         if self._engine is not None and self._engine.memory is not None:
             self._engine.memory.save()
             slots = list(self._engine.memory.slots())
-        number = self._number + 1 if number is None else number
-        self._folder.commit(number, pack(self._state()), slots, dict(note or {}))
-        self._number, self.note = number, dict(note or {})
-        return number
+        return pack(self._state()), slots
+
+    @classmethod
+    def resume(cls, residue: bytes, shelf: Shelf, *, memory: int | str | None = None) -> Runtime:
+        """Go on from a :meth:`residue`, or from the :meth:`snapshot` of a runtime that has seen no event, on ``shelf``,
+        which holds the residue's slots.
+        """
+        spilling = Spilling(Pager(shelf), None if memory is None else memory_size(memory))
+        return cls._restored(unpack(residue), lambda runtime: setattr(runtime, "_spilling", spilling))
 
     @classmethod
     def open(
@@ -311,21 +327,16 @@ class Runtime:
         """
         spill = Spill.of(spill)
         folder = StateFolder(spill.uri, keep=spill.keep)
-        numbers = folder.versions()
-        if not numbers or version not in (None, *numbers):
-            there = f"the versions {numbers}" if numbers else "no version"
-            wanted = "" if version is None else f", and not {version}"
-            raise StateError(f"the folder {folder.shown!r} holds {there}{wanted}: begin with Runtime(…, spill=…)")
-        found = folder.read(numbers[-1] if version is None else version)
-        saved = unpack(folder.residue(found))
+        _known(folder, version)  # before it is taken over
         folder.claim()
+        found = folder.read(_known(folder, version))
+        saved = unpack(folder.residue(found))
         runtime = cls._restored(saved, lambda runtime: runtime._spill(folder, spill, memory))
         runtime._number, runtime.note = found.number, found.note
         return runtime
 
     def _spill(self, folder: StateFolder, spill: Spill, memory: int | str | None) -> None:
         budget = None if memory is None else memory_size(memory)
-        folder.claim()
         wait = None if spill.wait is None else Duration.of(spill.wait)
         self._folder, self._spilling = folder, Spilling(Pager(folder), budget, spill.batch, wait)
 
@@ -381,8 +392,14 @@ class Runtime:
         schema = _schema_of(saved["schema"])
         if schema is not None:
             state = saved["state"]
+            empty = not len(state["log"]["ts"]) and not state["log"]["pages"]
             runtime._engine = Engine(
-                stream, runtime._plans, schema, runtime._counters, runtime._spilling, bits=state["bits"]
+                stream,
+                runtime._plans,
+                schema,
+                runtime._counters,
+                runtime._spilling,
+                bits=None if empty else state["bits"],
             )
             runtime._engine.load(state)
         return runtime
@@ -481,6 +498,16 @@ class Runtime:
         no_changes = engine.no_changes if engine is not None else _NO_CHANGES.empty_table()
         no_late = engine.no_late if engine is not None else _NO_LATE.empty_table()
         return Output(pa.concat_tables(changes) if changes else no_changes, pa.concat_tables(late) if late else no_late)
+
+
+def _known(folder: StateFolder, version: int | None) -> int:
+    """The number of the version (None: the newest) in a folder; raises StateError where it is not there."""
+    numbers = folder.versions()
+    if not numbers or version not in (None, *numbers):
+        there = f"the versions {numbers}" if numbers else "no version"
+        wanted = "" if version is None else f", and not {version}"
+        raise StateError(f"the folder {folder.shown!r} holds {there}{wanted}: begin with Runtime(…, spill=…)")
+    return numbers[-1] if version is None else version
 
 
 def _check_moment(name: str, value: Any) -> None:

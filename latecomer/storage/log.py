@@ -206,25 +206,29 @@ class EventLog:
             return slices, np.ones(len(slices), bool)
         return slices, self.numbers() >= self.pages.ends(page_of(slices))
 
-    def save(self, slices: I64, outbox: Outbox) -> None:
-        """Write what no page holds yet of these slices; it stays in memory."""
-        assert self.pages is not None
+    def unsaved(self, slices: I64) -> I64:
+        """Positions of the events of these slices that no page holds yet."""
         own, fresh = self.slices()
-        numbers = self.numbers()
-        pages = page_of(own)
-        at = np.flatnonzero(fresh & np.isin(pages, page_of(slices)))
+        return np.flatnonzero(fresh & np.isin(page_of(own), page_of(slices)))
+
+    def save(self, at: I64, outbox: Outbox) -> None:
+        """Write the events at these positions, all that is unsaved of their slices; they stay in memory."""
         if not len(at):
             return
-        at = at[pages[at].argsort(kind="stable")]
-        edges = [0, *(np.flatnonzero(np.diff(pages[at])) + 1).tolist(), len(at)]
+        assert self.pages is not None
+        slices = self._ts.live()[at] >> self._bits
+        order = page_of(slices).argsort(kind="stable")
+        at, slices = at[order], slices[order]
+        numbers = self.numbers()[at]
+        edges = [0, *(np.flatnonzero(np.diff(page_of(slices))) + 1).tolist(), len(at)]
         for start, end in pairwise(edges):
             rows = at[start:end]
             columns = {name: column.take(rows) for name, column in self.columns.items()}
-            columns[NUMBER] = pa.array(numbers[rows])
+            columns[NUMBER] = pa.array(numbers[start:end])
             columns[TS] = pa.array(self._ts.live()[rows])
             columns[TYPES] = pa.array(self._types.live()[rows])
             columns[CONTENT] = pa.array(self._content.live()[rows])
-            self.pages.save(int(own[rows[0]]), columns, outbox)
+            self.pages.save(int(slices[start]), columns, outbox)
 
     def evict(self, slices: I64) -> I64:
         """Drop the events of these slices from memory, which must have been saved; returns their numbers."""

@@ -5,8 +5,7 @@ arrival, the high ones the slice of its event time (modulo 2**23; slices that sh
 memory and nothing else). A page is a few immutable *chunks*, each with one blob per column, sorted by number of
 arrival; whoever asks for one column reads that column alone.
 
-Invariants (``_check``): the chunks of a page follow each other in order of arrival, and each is at least twice as long
-as the next one.
+Invariant (``_check``): the chunks of a page follow each other in order of arrival, and are few.
 """
 
 from __future__ import annotations
@@ -27,6 +26,9 @@ from latecomer.storage.shelf import Slot
 SEQUENCE_BITS = 40
 SEQUENCE = (1 << SEQUENCE_BITS) - 1
 _NUMBERS = (1 << (63 - SEQUENCE_BITS)) - 1
+
+#: Chunks of a page beyond which small ones are written together: more cost more to read, fewer more to write.
+_MOST = 6
 
 #: The columns of every event: its number of arrival, and its time, type and content hash.
 NUMBER, TS, TYPES, CONTENT = "#number", "#ts", "#types", "#content"
@@ -95,9 +97,11 @@ class Pages:
 
     def ends(self, pages: I64) -> I64:
         """For each page the number of arrival from which on its events are not in it; 0 where there is no page."""
-        which, inverse = np.unique(pages, return_inverse=True)
-        ends = [p.chunks[-1].last + 1 if (p := self._pages.get(int(n))) is not None else 0 for n in which]
-        return np.array(ends, np.int64)[inverse]
+        known = sorted(self._pages)
+        numbers = np.array(known, np.int64)
+        ends = np.array([self._pages[number].chunks[-1].last + 1 for number in known], np.int64)
+        at = np.minimum(numbers.searchsorted(pages), len(known) - 1)
+        return np.where(numbers.take(at) == pages, ends.take(at), 0)
 
     def save(self, number: int, columns: Mapping[str, pa.Array], outbox: Outbox) -> None:
         """Write a chunk of events of slice ``number`` that arrived after all events of its page; ``columns`` are
@@ -105,9 +109,10 @@ class Pages:
         number &= _NUMBERS
         page = self._pages.get(number) or Page()
         count, merged = len(columns[NUMBER]), 0
-        while merged < len(page.chunks) and page.chunks[-1 - merged].count < 2 * count:
-            count += page.chunks[-1 - merged].count
-            merged += 1
+        if len(page.chunks) >= _MOST:
+            while merged < len(page.chunks) and page.chunks[-1 - merged].count < 2 * count:
+                count += page.chunks[-1 - merged].count
+                merged += 1
         old = page.chunks[len(page.chunks) - merged :]
         if old:
             columns = {
@@ -202,7 +207,7 @@ class Pages:
             lasts = [chunk.last for chunk in page.chunks]
             assert lasts == sorted(lasts), f"page {number}: chunks end at {lasts}"
             counts = [chunk.count for chunk in page.chunks]
-            assert all(a >= 2 * b for a, b in pairwise(counts)), f"page {number}: sizes {counts}"
+            assert len(counts) <= _MOST + max(counts).bit_length(), f"page {number}: sizes {counts}"
             numbers = np.asarray(self._column(number, NUMBER))
             assert (numbers[1:] > numbers[:-1]).all(), f"page {number}: not in order of arrival"
 

@@ -11,8 +11,8 @@ A frame may also have *saved* runs, which are on the shelf and, if they were ask
 fresh ones, so that they leave memory without being written again. A saved run is read when a probe comes into its slice
 with a key that its filter does not rule out.
 
-Invariants (``_check``): runs are sorted; a run's codes lie in its frame's slice; each committed run is at least twice
-as long as the next one, fresh and saved ones apart; no frame is empty.
+Invariants (``_check``): runs are sorted; a run's codes lie in its frame's slice; each committed fresh run is at least
+twice as long as the next one; saved ones are few; no frame is empty.
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ class Hits:
 
 #: How much longer than the next run each run is: searching a run costs more than copying it a few times.
 _GROWTH = 8
+_SAVED = 4  # saved runs of a frame beyond which small ones are written together
 _TAIL = 512  # events; runs up to this length are always merged: searching one more run costs more than copying it
 
 
@@ -293,8 +294,8 @@ class Store:
                     yield Hits(run, all_first, all_count, number << bits, mask)
 
     def _meeting(self, lo: I64, hi: I64, newest_first: bool) -> Iterator[tuple[int, Frame, I64 | None]]:
-        """The frames that rows from ``lo`` to ``hi`` meet, with those rows (None: all). O(m) per frame at most, and most
-        rows meet only the first one or two: those of late events are few and meet many.
+        """The frames that rows from ``lo`` to ``hi`` meet, with those rows (None: all). O(m) per frame at most, and
+        most rows meet only the first one or two: those of late events are few and meet many.
         """
         if not self.frames or not len(lo):
             return
@@ -466,7 +467,7 @@ class Store:
             run = _merge(run, other)
         kept = list(frame.saved)
         merged: list[Saved] = []
-        while kept and kept[-1].count < 2 * len(run):
+        while len(frame.saved) >= _SAVED and kept and kept[-1].count < 2 * len(run):
             last = kept.pop()
             run = _merge(last.load(self._pager), run)
             merged.append(last)
@@ -527,9 +528,10 @@ class Store:
             for run in frame.runs(View.ALL):
                 assert (run.codes[1:] >= run.codes[:-1]).all(), f"frame {number}: run not sorted"
                 assert len(run.codes) == len(run.refs)
+            sizes = list(map(len, frame.old))
+            assert all(a >= 2 * b for a, b in itertools.pairwise(sizes)), f"frame {number}: run sizes {sizes}"
             saved = [s.count for s in frame.saved]
-            for sizes in (list(map(len, frame.old)), saved):
-                assert all(a >= 2 * b for a, b in itertools.pairwise(sizes)), f"frame {number}: run sizes {sizes}"
+            assert len(saved) <= _SAVED + max(saved, default=0).bit_length(), f"frame {number}: saved {saved}"
             total += sum(saved) + frame.fresh
             for kept in frame.saved:
                 assert kept.run is None or len(kept.run) == kept.count, f"frame {number}: {kept}"
