@@ -3,7 +3,8 @@
 Rule: the rival is the point-based framework of Zhang 2010: each interval is expanded to one event for each instant, an
 engine for certain times (ours) matches the points, and what it finds is collapsed to one match for each list of
 events. Both programs get the same events and must find the same matches with the same confidences. ``matching`` is the
-interval program without confidences. Both are measured from columns in memory to answers in memory, in batches.
+interval program without confidences, ``runtime`` is all of it through :class:`latecomer.Runtime`. All are measured from
+columns in memory to answers in memory, in batches.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ SEQUENCE = "PATTERN SEQ(A a, B b, C c) WHERE [key] WITHIN {window}"
 NEGATION = "PATTERN SEQ(A a, !B b, C c) WHERE [key] WITHIN {window}"
 NEXT = "skip-till-next-match"
 _BATCH = 4096
+_PROGRAMS = ("intervals", "matching", "runtime", "points")
 
 FIGURE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "intervals-speed.svg"
 
@@ -148,6 +150,19 @@ def points(text: str, columns: dict[str, Any]) -> Found:
     return found
 
 
+def whole(text: str, columns: dict[str, Any], longest: int) -> int:
+    """The same through the front door: a runtime, from tables to changes; returns the matches in the end."""
+    query = lc.Query(text, level=lc.Aggressive(0))
+    stream = lc.Stream(type="kind", lower="lower", upper="upper", longest=longest, id="id", unit="s")
+    runtime, matches = lc.Runtime(stream, query), 0
+    kinds = pa.array(KINDS).take(pa.array(columns["kind"]))
+    events = pa.table({**columns, "kind": kinds, "id": np.arange(len(columns["kind"]))})
+    for batch in events.to_batches(_BATCH):
+        counts = runtime.process(batch).changes["op"].value_counts().to_pylist()
+        matches += sum(c["counts"] * (1 if c["values"] == "insert" else -1) for c in counts)
+    return matches
+
+
 def check(name: str, one: Found, other: Found) -> None:
     """Raise where two answers differ."""
     if set(one) != set(other):
@@ -193,6 +208,12 @@ def run(repeats: int, *, quick: bool = False) -> Report:
             answers[assess] = Core(plan, longest).run(columns, assess)  # noqa: B023  (called before the next case)
 
         programs = {"intervals": intervals, "matching": lambda: intervals(False)}
+        if group.startswith("length"):
+
+            def front_door(text: str = text.format(window=window), longest: int = longest) -> None:
+                answers["runtime"] = whole(text, columns, longest)  # noqa: B023
+
+            programs["runtime"] = front_door
         if rival:
 
             def expanded(text: str = text.format(window=window)) -> None:
@@ -202,6 +223,8 @@ def run(repeats: int, *, quick: bool = False) -> Report:
         timings = take_turns(programs, repeats, warmups=0 if load.length >= 100 else 1)
         if rival:
             check(f"{group}, length {load.length}", answers[True], answers["points"])
+        if answers.get("runtime", len(answers[True])) != len(answers[True]):
+            raise Disqualified(f"{group}, length {load.length}: the runtime finds {answers['runtime']} matches")
         row: dict[str, Any] = {"group": group, "length": load.length, "window": window, "keys": load.keys}
         row |= {"n": load.n, "strategy": strategy, "matches": len(answers[True])}
         row |= {"candidates": sum(map(int, answers[False].values()))}
@@ -213,29 +236,17 @@ def run(repeats: int, *, quick: bool = False) -> Report:
 
 
 def _line(row: dict[str, Any]) -> str:
-    speeds = ", ".join(f"{name} {row[name]:,.0f}/s" for name in ("intervals", "matching", "points") if name in row)
+    speeds = ", ".join(f"{name} {row[name]:,.0f}/s" for name in _PROGRAMS if name in row)
     return f"{row['group']}: length {row['length']}, window {row['window']}, keys {row['keys']}: {speeds}"
 
 
 def shown(rows: list[dict[str, Any]]) -> str:
     """All rows as a table."""
-    headers = [
-        "",
-        "length",
-        "window",
-        "keys",
-        "events",
-        "candidates",
-        "matches",
-        "events/s",
-        "matching",
-        "points",
-        "times",
-    ]
+    headers = ["", "length", "window", "keys", "events", "candidates", "matches", *_PROGRAMS, "times"]
     cells = []
     for row in rows:
         numbers = [row[name] for name in ("length", "window", "keys", "n", "candidates", "matches")]
-        speeds = [f"{row[name]:,.0f}" if name in row else "" for name in ("intervals", "matching", "points")]
+        speeds = [f"{row[name]:,.0f}" if name in row else "" for name in _PROGRAMS]
         times = f"{row['intervals'] / row['points']:,.1f}" if "points" in row else ""
         cells.append([row["group"], *(f"{n:,}" for n in numbers), *speeds, times])
     return table(headers, cells)
