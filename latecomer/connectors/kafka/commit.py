@@ -27,7 +27,7 @@ from latecomer.connectors.kafka.encode import Encoder, Outgoing
 from latecomer.connectors.kafka.partitions import Task
 from latecomer.connectors.kafka.state import StateKeeper
 from latecomer.connectors.kafka.task import MatchTask
-from latecomer.errors import LatecomerError
+from latecomer.errors import LatecomerError, StateError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Producer
@@ -36,8 +36,15 @@ if TYPE_CHECKING:
 SLICE = 1.0
 
 
+_STALE = (KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID)
+
+
 class Aborted(LatecomerError):
     """The commit cannot be completed; the tasks go back to what is committed."""
+
+
+class Stale(Aborted):
+    """The partitions belong to another process by now, though this one has not been told yet."""
 
 
 class Rejoin(LatecomerError):
@@ -58,6 +65,8 @@ def attempt(call: Callable[[], Any], alive: Callable[[], None], seconds: float =
             error: KafkaError = problem.args[0]
             if error.fatal() or error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
                 raise Fenced(f"this process was replaced or given up: {error.str()}") from problem
+            if error.code() in _STALE:
+                raise Stale(error.str()) from problem
             if error.txn_requires_abort() or not error.retriable() or time.monotonic() > end:
                 raise Aborted(error.str()) from problem
         alive()
@@ -95,10 +104,13 @@ class Outbox:
             return False
         self._stuck = None
         while self._waiting:
-            for message in self._waiting[0]:
-                if not self._write(message):
-                    self._stuck = message
-                    return False
+            try:
+                for message in self._waiting[0]:
+                    if not self._write(message):
+                        self._stuck = message
+                        return False
+            except StateError as problem:  # another process has opened the state, or it cannot be read
+                raise Rejoin(str(problem)) from problem
             self._waiting.popleft()
         return True
 
@@ -141,7 +153,10 @@ class _Commits:
         for task in tasks:
             due = every or now - self._versioned.get(task.name, 0.0) >= self._interval
             if isinstance(task, MatchTask) and (task.needs_version or due):
-                version = self._keeper.save(task.name, task.runtime, task.note(), task.version)
+                try:
+                    version = self._keeper.save(task.runtime, task.note())
+                except StateError as problem:  # another process has opened the state, or the folder is full
+                    raise Rejoin(str(problem)) from problem
                 task.written(version)
                 self._versioned[task.name] = now
                 written.append((task, version))

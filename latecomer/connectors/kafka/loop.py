@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient
 
 from latecomer.connectors.kafka.advice import partitioning
 from latecomer.connectors.kafka.clients import consumer_properties, producer_properties, registry_client
-from latecomer.connectors.kafka.commit import Aborted, AtLeastOnce, ExactlyOnce, Fenced, Outbox, Rejoin, attempt
+from latecomer.connectors.kafka.commit import Aborted, AtLeastOnce, ExactlyOnce, Fenced, Outbox, Rejoin, Stale, attempt
 from latecomer.connectors.kafka.decode import Decoder
 from latecomer.connectors.kafka.encode import Encoder
 from latecomer.connectors.kafka.formats import RegistryUnavailable
@@ -183,6 +183,8 @@ class Member:
         time.sleep(min(0.05 * 2**self._failures, 2.0))
         try:
             self.commits.abort(self.watch.beat)
+            if isinstance(problem, Stale):
+                raise Rejoin(str(problem)) from problem  # to open the states again would shut their new owner out
             parts = [TopicPartition(*partition) for partition in self._of]
             self._forget(self._of)
             if parts:
@@ -281,6 +283,8 @@ class Member:
         self._total.aborted += 1
         self._outbox.clear()
         self.commits.abort(self.watch.beat)
+        if isinstance(problem, Stale):
+            raise Rejoin(str(problem)) from problem
         leaving = {(part.topic, part.partition) for part in parts}
         staying = [TopicPartition(*partition) for partition in self._of if partition not in leaving]
         if staying:

@@ -96,7 +96,7 @@ class Opener:
         positions = dict(began)
         until = -1
         if mark.state is None:
-            runtime = self._keeper.fresh()
+            runtime = self._keeper.fresh(name)
         else:
             runtime, note = self._keeper.load(name, mark.state)
             if merge is not None:

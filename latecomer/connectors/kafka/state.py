@@ -1,13 +1,16 @@
-"""State versions of a task: what its runtime was after some offset, under a name that nothing else ever has.
+"""State versions of a task: what its runtime was after some offset, in a state folder per task.
 
-The rule: a version counts only if a committed offset names it. Names are unique to each attempt to write one, so a
-process that wrongly believes to own a partition may write versions, but no offset will ever name them. Versions are
-removed only by a process that has just committed a later one, and only those that are earlier than the last few:
-whatever a process that has lost its partition may still do, it cannot remove what its successor needs.
+The rule: a version counts only if a committed offset names it. A name says the version's number and a word that only
+one attempt to write it had, so a version of the same number that someone else wrote is never taken for it.
+
+A process that has lost its partition may not know it yet and go on to write. It can do no harm: versions are numbered
+above all that the folder holds, so they replace none; whoever opens a folder shuts the former writer out; and the last
+few versions stay, while a process writes at most one before it learns that its commit is refused. A task that begins
+without a committed offset gets a folder of its own, since what an earlier attempt has left there is of no use.
 
 ::
 
-    STATE/orders-3/0000000017-5f0c….state
+    STATE/orders-3/5f0c91ab/…       one StateFolder, in which versions share what has not changed between them
 """
 
 from __future__ import annotations
@@ -16,19 +19,22 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyarrow import fs
 
 from latecomer.errors import StateError
 from latecomer.runtime import Runtime
-from latecomer.storage.packing import pack, unpack
+from latecomer.runtime.spill import Spill
+from latecomer.storage.reader import StateReader
 
 if TYPE_CHECKING:
     from latecomer.connectors.kafka.config import Pipeline
 
-#: Versions that stay behind the committed one: for a broker that forgets its last commit, and for people.
-KEPT = 3
+#: Versions that stay: the committed one, one of a commit that failed after it, one of each of two processes that have
+#: lost the partition and not learned of it.
+KEPT = 4
 
 
 class StateKeeper:
@@ -37,50 +43,43 @@ class StateKeeper:
     def __init__(self, pipeline: Pipeline) -> None:
         self._stream = pipeline.stream
         self._queries = pipeline.queries
-        self.uri = pipeline.state.uri
-        try:
-            if "://" in self.uri:
-                self._fs, self._root = fs.FileSystem.from_uri(self.uri)
-            else:
-                self._fs, self._root = fs.LocalFileSystem(), str(Path(self.uri).absolute())
-        except (pa.ArrowInvalid, OSError) as problem:
-            raise StateError(
-                f"the state folder {self.uri!r} cannot be opened ({problem}): give a local path that every process of "
-                "the pipeline sees, or a URI like 's3://bucket/folder'"
-            ) from problem
+        self._memory = pipeline.memory
+        uri = pipeline.state.uri
+        self.uri = uri if "://" in uri else str(Path(uri).absolute())
+        self._lives: WeakKeyDictionary[Runtime, str] = WeakKeyDictionary()
+        self._next: WeakKeyDictionary[Runtime, int] = WeakKeyDictionary()
 
-    def fresh(self) -> Runtime:
+    def fresh(self, task: str) -> Runtime:
         """The runtime of a task that begins."""
-        return Runtime(self._stream, list(self._queries))
+        life = uuid.uuid4().hex[:8]
+        runtime = Runtime(self._stream, list(self._queries), memory=self._memory, spill=self._spill(task, life))
+        self._lives[runtime], self._next[runtime] = life, 1
+        return runtime
 
-    def save(self, task: str, runtime: Runtime, note: Mapping[str, Any], after: str | None) -> str:
-        """Write a version that follows the version ``after``; returns its name."""
-        number = 1 if after is None else int(after.split("-", 1)[0]) + 1
-        name = f"{number:010d}-{uuid.uuid4().hex}"
-        folder = f"{self._root}/{task}"
-        data = pack({"runtime": runtime.snapshot(), "note": dict(note)})
-        local = isinstance(self._fs, fs.LocalFileSystem)
-        self._fs.create_dir(folder, recursive=True)
-        # An object store shows a file only once it is closed; a local one needs the rename.
-        target = f"{folder}/{name}.part" if local else f"{folder}/{name}.state"
-        with self._fs.open_output_stream(target) as out:
-            out.write(data)
-        if local:
-            self._fs.move(target, f"{folder}/{name}.state")
-        return name
+    def save(self, runtime: Runtime, note: Mapping[str, Any]) -> str:
+        """Write a version; returns its name. Raises StateError when another process has taken the task over."""
+        word = uuid.uuid4().hex[:12]
+        number = runtime.checkpoint({**note, "word": word}, number=self._next[runtime])
+        self._next[runtime] = number + 1
+        return f"{self._lives[runtime]}/{number}-{word}"
 
     def load(self, task: str, name: str) -> tuple[Runtime, Mapping[str, Any]]:
         """The runtime and the note of a version; raises StateError when it is gone or was made by another pipeline."""
-        path = f"{self._root}/{task}/{name}.state"
-        try:
-            with self._fs.open_input_stream(path) as file:
-                saved = unpack(bytes(file.read()))
-        except FileNotFoundError as problem:
+        life, _, version = name.partition("/")
+        number, _, word = version.partition("-")
+        spill = self._spill(task, life)
+        reader = StateReader(spill.uri)
+        if int(number) not in reader.versions():
             raise StateError(
                 f"the committed offset of {task} names the state {name!r}, which is not in {self.uri!r}: give the "
                 "folder that was used before, or begin under another name"
-            ) from problem
-        runtime = Runtime.restore(saved["runtime"])
+            )
+        runtime = Runtime.open(spill, version=int(number), memory=self._memory)
+        if runtime.note.get("word") != word:
+            raise StateError(
+                f"the committed offset of {task} names the state {name!r}, and {self.uri!r} has another one of that "
+                "number: the folder was changed from outside. Restore it, or begin under another name"
+            )
         given = {q.name: q.text for q in self._queries}
         made = {q.name: q.text for q in runtime.queries}
         if given != made or runtime.stream != self._stream:
@@ -89,15 +88,29 @@ class StateKeeper:
                 f"the state of {task} was made by another pipeline: {what} differs. Go on with the former file, or "
                 "begin under another name"
             )
-        return runtime, saved["note"]
+        self._lives[runtime], self._next[runtime] = life, max(reader.versions()) + 1
+        return runtime, runtime.note
 
     def settle(self, task: str, name: str) -> None:
-        """``name`` has been committed: remove versions that are too old to be needed."""
-        last = int(name.split("-", 1)[0]) - KEPT
-        for entry in self._fs.get_file_info(fs.FileSelector(f"{self._root}/{task}", allow_not_found=True)):
-            number = entry.base_name.split("-", 1)[0]
-            if number.isdigit() and int(number) < last:
-                try:
-                    self._fs.delete_file(entry.path)
-                except FileNotFoundError:
-                    continue  # someone else removed it
+        """The first version of a life has been committed: remove what other attempts to begin have left."""
+        life, _, version = name.partition("/")
+        if not version.startswith("1-"):
+            return
+        files, root = self._files()
+        for entry in files.get_file_info(fs.FileSelector(f"{root}/{task}", allow_not_found=True)):
+            if entry.base_name != life:
+                files.delete_dir(entry.path)
+
+    def _spill(self, task: str, life: str) -> Spill:
+        # No late event waits for its page: what has come out at an offset must not depend on what was in memory, or
+        # messages that are read once more in silence would not leave the same state.
+        return Spill(f"{self.uri.rstrip('/')}/{task}/{life}", keep=KEPT, batch=0)
+
+    def _files(self) -> tuple[Any, str]:
+        if "://" not in self.uri:
+            return fs.LocalFileSystem(), self.uri
+        try:
+            files, root = fs.FileSystem.from_uri(self.uri)
+        except (pa.ArrowInvalid, OSError) as problem:
+            raise StateError(f"the state folder {self.uri!r} cannot be opened: {problem}") from problem
+        return files, root
