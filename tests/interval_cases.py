@@ -102,11 +102,12 @@ def events(pick, types, most, longest, form):
             time += pick([0, 1, 1, 1, 2])
     places += [(pick([*types, "Z"]), pick(range(-3, 9))) for _ in range(pick([0, 0, 1, 2]))]
     found = []
-    for number, (type, lower) in enumerate(places[-most:]):
-        length = min(pick([0, 0, 1, 1, 2, 2, 3, longest]), longest)
+    movers = [("Z", pick(range(2, 30))) for _ in range(pick([0, 1, 2, 4]))]  # of no other use than to move the clock
+    for number, (type, lower) in enumerate([*places[-most:], *movers]):
+        length = 0 if type == "Z" else min(pick([0, 0, 1, 1, 2, 2, 3, longest]), longest)
         event = {"id": f"e{number}", "type": type, "lower": lower, "upper": lower + length}
         if form == "stamp":
-            source = pick(["good", "fair", "bad", None])
+            source = pick(["good", "fair", "bad", None]) if type != "Z" else "good"
             event |= {"source": source, "upper": lower + 2 * ERRORS.get(source, 2)}
         event |= {"k": pick(["x", "x", "x", "x", "x", "y", None]), "v": pick([0, 1, 1, 1, 2, None])}
         if form == "shape":
@@ -169,7 +170,7 @@ def play(run, each=None):
             took(runtime.process([run.row(s) if isinstance(s, dict) else run.promise(*s[1:]) for s in batch]))
             seen.extend(s for s in batch if isinstance(s, dict))
             batch.clear()
-            if runtime._engine is not None:
+            if runtime._engine is not None and runtime._engine.memory is None:
                 runtime._engine._check()
             if each is not None:
                 each(seen, changes)
@@ -209,7 +210,8 @@ def wanted(run, events):
     def passes(confidence):
         return confidence >= limit.least if limit.inclusive else confidence > limit.least
 
-    found = worlds.answer(run.query.plan, events) if events else {}
+    heard = [e for e in events if e["type"] in run.query.plan.types]  # the others would only make more worlds
+    found = worlds.answer(run.query.plan, heard) if heard else {}
     return {key: match for key, match in found.items() if passes(match.confidence)}
 
 
