@@ -8,20 +8,22 @@ BIN := .venv/bin
 # Extra words for the tools: `make test ARGS="-k late -x"`, `make bench ARGS=--quick`, `make fuzz MINUTES=10`.
 ARGS ?=
 MINUTES ?= 5
+# How many kills `make fuzz` survives, and `make test-kafka` in each of its stories.
+POINTS ?= 1000
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint types contracts bench fuzz clean java
+.PHONY: help demo test test-kafka lint types contracts bench fuzz loadtest clean java chromium
 
 help:  ## show this list
 	@echo "Latecomer: pattern queries over streams whose events arrive late"
 	@echo
-	@sed -n 's/^\([a-z]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
 
 demo: .venv/.demo java  ## run two queries over a year of real flights, at several levels, through Spark
 	@$(BIN)/latecomer demo $(ARGS)
 
-test: .venv/.test java lint types contracts  ## check style, types and layers, then run all tests
+test: .venv/.test java chromium lint types contracts  ## check style, types and layers, then run all tests
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: .venv/.test  ## check style and layout (ruff)
@@ -37,8 +39,12 @@ contracts: .venv/.test  ## check which folder may import which (import-linter)
 bench: .venv/.test  ## measure the engine against the offline limit
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-fuzz: .venv/.test  ## compare the engine with brute force on random streams for MINUTES (default 5)
+fuzz: .venv/.test  ## compare the engine with brute force for MINUTES (default 5), then kill it at POINTS (1000)
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
+	@$(BIN)/python -m tests.crashes --points $(POINTS)
+
+loadtest: .venv/.test java  ## rehearse delay and disorder on a Kafka pipeline: a broker, the pipeline, sources, a verdict
+	@$(BIN)/python -m loadtest $(ARGS)
 
 clean:  ## remove everything that was built or measured here
 	rm -rf .venv .cache artifacts demo-results build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db derby.log
@@ -46,6 +52,9 @@ clean:  ## remove everything that was built or measured here
 
 java:
 	@scripts/java.sh
+
+chromium:
+	@scripts/chromium.sh
 
 .venv/.python:
 	@scripts/venv.sh "$(PYTHON)"

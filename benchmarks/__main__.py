@@ -1,7 +1,8 @@
 """``python -m benchmarks [PART …]``: run parts, print their tables, keep their results as JSON.
 
 Parts: ``seq_neg`` (speed against the offline limit), ``levels`` (what each level makes of each kind of disorder),
-``promises`` (what punctuation and purging cost), ``spill`` (what a memory budget, versions and restoring cost).
+``promises`` (what punctuation and purging cost), ``spill`` (what a memory budget, versions and restoring cost),
+``intervals`` (matching over uncertain times, against points), ``spark`` (the sink against an empty job, needs Java).
 """
 
 from __future__ import annotations
@@ -12,10 +13,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from benchmarks import harness, levels, promises, seq_neg, spill
+from benchmarks import harness, intervals, levels, promises, seq_neg, spark, spill
 from benchmarks.profiling import profile
 
-PARTS = {"seq_neg": seq_neg.run, "levels": levels.run, "promises": promises.run, "spill": spill.run}
+PARTS = {
+    "seq_neg": seq_neg.run,
+    "levels": levels.run,
+    "promises": promises.run,
+    "spill": spill.run,
+    "intervals": intervals.run,
+    "spark": spark.run,
+}
 #: What runs when no part is named; the others take minutes and fetch data.
 DEFAULT = ("seq_neg",)
 
