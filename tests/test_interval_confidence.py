@@ -208,6 +208,19 @@ def test_beyond_the_bound_it_says_so():
     assert ceil(0.25 / 0.005**2) == near.matcher._budget.worlds
 
 
+def test_tests_of_times_hold_in_draws_too():
+    text = "PATTERN SEQ(A a, !B n, C c) WHERE c.ts - a.ts > 30 AND a.x = c.x WITHIN 200"
+    plan = lc.Query(text, level=lc.Aggressive(0)).plan
+    spans = {"A": (0, 60), "B": (20, 90), "C": (10, 80)}
+    events = [{"id": i, "type": t, "lower": a, "upper": b, "x": 1} for i, (t, (a, b)) in enumerate(spans.items())]
+    exact, drawn = Machine(plan), Machine(replace(plan, confidence=Confidence(error=0.005)), steps=1)
+    for machine in (exact, drawn):
+        machine.process(events)
+    world = answer(plan, events)[0, 2]
+    assert exact.shown[0, 2][0] == pytest.approx(float(world.confidence), rel=1e-12)
+    assert 0 < abs(drawn.shown[0, 2][0] - exact.shown[0, 2][0]) < 6 * 0.005
+
+
 def test_very_long_intervals_take_no_more_memory_than_allowed():
     """A day in nanoseconds is too long to sum over, a second in microseconds is not; draws do it at any length."""
     for length, exact in ((10**6, True), (86_400 * 10**9, False)):
