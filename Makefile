@@ -8,8 +8,9 @@ BIN := .venv/bin
 # Extra words for the tools: `make test ARGS="-k late -x"`, `make bench ARGS=--quick`, `make fuzz MINUTES=10`.
 ARGS ?=
 MINUTES ?= 5
-# How many kills `make fuzz` survives, and `make test-kafka` in each of its stories.
+# How many kills `make fuzz` survives, and `make test-kafka`.
 POINTS ?= 1000
+KILLS ?= 100
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -25,6 +26,9 @@ demo: .venv/.demo java  ## run two queries over a year of real flights, at sever
 
 test: .venv/.test java chromium lint types contracts  ## check style, types and layers, then run all tests
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-kafka: .venv/.test java  ## the tests on a real Kafka broker, with KILLS (default 100) kills instead of ten
+	@LATECOMER_KAFKA_KILLS=$(KILLS) $(BIN)/python -m pytest tests/test_kafka_*.py $(ARGS)
 
 lint: .venv/.test  ## check style and layout (ruff)
 	@$(BIN)/ruff check .
