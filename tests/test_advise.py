@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import csv
 from typer.testing import CliRunner
 
 import latecomer as lc
@@ -165,6 +166,17 @@ def test_independent_delays_are_no_bursts():
     for late in (0.05, 0.3, 0.7):
         for tail in (ld.Exponential("500 ms"), ld.Uniform("1 s")):
             assert findings(sampled(made(ld.Delayed(late, tail))))["bursts"] == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_source_that_is_always_behind_is_no_burst(seed):
+    assert findings(sampled(made(ld.ClockSkew("5 s"), seed=seed)))["bursts"] == []
+
+
+def test_copies_break_no_promise():
+    told = promises(sampled(made(ld.Duplicates(0.1, ld.Uniform("3 s")))))
+    assert told["slack"]["k"]["1.0"] == 0 and told["order"]["strict"]
+    assert all(slack["k"]["1.0"] == 0 for slack in told["delays"].values())
 
 
 def test_copies_are_counted_and_conflicts_told():
@@ -485,6 +497,25 @@ def test_text_files_and_no_queries(tmp_path, monkeypatch):
     assert (
         told["page"] == "log-advice.html" and "1 record could not be read" in (tmp_path / "log-advice.html").read_text()
     )
+
+
+def test_every_format_gives_the_same_figures(tmp_path):
+    table = made(ld.Delayed(0.2, ld.Uniform("1 s")), n=1_000)
+    times = {name: table[name].cast(pa.timestamp("ms")) for name in ("ts", "arrival")}
+    table = table.drop_columns(list(times))
+    for name, column in times.items():
+        table = table.append_column(name, column)
+    pq.write_table(table, tmp_path / "events.parquet")
+    csv.write_csv(table, tmp_path / "events.csv")
+    lines = [json.dumps(row, default=lambda moment: moment.isoformat()) for row in table.to_pylist()]
+    (tmp_path / "events.jsonl").write_text("\n".join(lines))
+    found = []
+    for name in ("events.parquet", "events.csv", "events.jsonl"):
+        done = call(tmp_path / name, *COLUMNS, "--json", "-o", tmp_path / "page.html")
+        assert done.exit_code == 0, done.output
+        told = json.loads(done.stdout)
+        found.append((told["lateness"], told["promises"]["slack"], told["promises"]["delays"]))
+    assert found[0] == found[1] == found[2] and found[0][0]["all"]["late"] > 100
 
 
 @pytest.mark.parametrize(
