@@ -32,8 +32,8 @@ Bools = npt.NDArray[np.bool_]
 Keep = Callable[[I64, I32], Bools]
 
 BLOCK = 2_048  # entries; some 70 kB. Smaller ones cost more to pack, larger ones more to read for one id
-_TOGETHER = 32  # blocks in one file
-_AHEAD = 2  # blocks of each run that a merge reads at once
+_TOGETHER = 16  # blocks in one file: about 1 MB
+_AHEAD = 1  # blocks of each run that a merge reads at once
 _SAMPLE = 64  # entries of a run that are kept in memory to tell how many are dead
 _WORDS = 1 << 17  # of a filter in one blob
 # Hashes do not shrink, ids and times do a little: zstd takes another fifth off and three times as long.
