@@ -51,7 +51,7 @@ from latecomer.units import Duration
 _SLICES = 128
 
 #: A late event may wait for the shelf for this part of the time that state is kept, or for a window.
-_WAIT = 16
+_WAIT = 4
 
 #: A piece of output: a record batch of changes, or one of late rows.
 Piece = tuple[bool, pa.RecordBatch]

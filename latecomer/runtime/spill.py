@@ -32,8 +32,8 @@ class Spill:
         keep: how many versions stay, 1 or more.
         batch: late events of one slice of event time that may wait before what they need is read from the folder; 0:
             none waits.
-        wait: how far the clock may move while a late event waits, a duration; None: the longest window, or a sixteenth
-            of the time that state is kept, whichever is longer.
+        wait: how far the clock may move while a late event waits, a duration; None: the longest window, or a quarter of
+            the time that state is kept, whichever is longer.
 
     >>> Spill("state", keep=3).keep
     3

@@ -404,7 +404,11 @@ class Store:
 
     def oldest(self) -> int | None:
         """No committed event is older than this; None when there is none."""
-        return max(self.frames.peekitem(0)[0] << self.layout.bits, self._purged) if self.frames else None
+        if not self.frames:
+            return None
+        number, frame = self.frames.peekitem(0)
+        begin = number << self.layout.bits
+        return begin if frame.saved else max(begin, self._purged)  # what is saved is dropped with its frame
 
     def events(self) -> tuple[U64, I64]:
         """Keys and references of all committed events in memory."""
