@@ -29,6 +29,7 @@ def ending_on_signals(watch: Watch, seconds: float) -> Iterator[None]:
         seconds: how long the loop may take after that; then the process ends with code :data:`CUT_OFF`.
     """
     ended = threading.Event()
+    threads: list[threading.Thread] = []
 
     def cut_off(name: str) -> None:
         _log.info("stopping", extra={"fields": {"signal": name}})
@@ -42,12 +43,15 @@ def ending_on_signals(watch: Watch, seconds: float) -> Iterator[None]:
         watch.stop()
         # Not logged in the handler itself: the thread that it interrupts may hold the log's lock.
         name = signal.Signals(number).name
-        threading.Thread(target=cut_off, args=(name,), name="latecomer-cut-off", daemon=True).start()
+        threads.append(threading.Thread(target=cut_off, args=(name,), name="latecomer-cut-off", daemon=True))
+        threads[-1].start()
 
     before = {each: signal.signal(each, handle) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
         ended.set()
+        for thread in threads:
+            thread.join()
         for each, earlier in before.items():
             signal.signal(each, earlier)
