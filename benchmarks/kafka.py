@@ -266,7 +266,8 @@ def latency(guarantee: str, rate: int, seconds: float) -> np.ndarray[Any, Any]:
         assert facts.output.changes is not None
         text = PIPELINE.format(
             name=facts.name, brokers=broker.bootstrap, topic=topic, changes=facts.output.changes.topic, price=0,
-            late=facts.output.late.topic, dead=facts.output.dead_letters, state=tempfile.mkdtemp(dir=folder), window="1 s", **given,
+            late=facts.output.late.topic, dead=facts.output.dead_letters, state=tempfile.mkdtemp(dir=folder),
+            window="1 s", **given,
         )  # fmt: skip
         file = Path(folder) / "pipeline.toml"
         file.write_text(text)
