@@ -46,7 +46,9 @@ def ending_on_signals(watch: Watch, seconds: float) -> Iterator[None]:
         threads.append(threading.Thread(target=cut_off, args=(name,), name="latecomer-cut-off", daemon=True))
         threads[-1].start()
 
-    before = {each: signal.signal(each, handle) for each in (signal.SIGTERM, signal.SIGINT)}
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    for each in before:
+        signal.signal(each, handle)
     try:
         yield
     finally:
