@@ -48,7 +48,7 @@ class Sizes:
 
 
 FULL = Sizes(10_000, 4_000_000, (100_000, 1_000_000, 10_000_000), 2_000_000, 1_000_000, 256 << 20)
-QUICK = Sizes(1_000, 200_000, (20_000, 200_000), 100_000, 50_000, 8 << 20)
+QUICK = Sizes(2_000, 200_000, (20_000, 200_000), 100_000, 50_000, 8 << 20)
 
 #: What was asked for, by figure: the most that it may be.
 WANTED: Mapping[str, float] = {
@@ -156,7 +156,7 @@ def _versions(sizes: Sizes, repeats: int, start: Child) -> tuple[dict[str, float
 def _waits(sizes: Sizes, repeats: int, start: Child) -> tuple[dict[str, float], list[Result]]:
     """No figure that was asked for: what it costs to let late events wait for shorter or longer than by default."""
     retention = sizes.waiting // PER_MS
-    common = {"state": sizes.waiting, "window": max(retention // 80, 1), "events": 2 * sizes.waiting}
+    common = {"state": sizes.waiting, "window": max(sizes.window // 4, 2_000), "events": 2 * sizes.waiting}
     free = start("stream", **common)
     rows = []
     for part in _WAITS:
