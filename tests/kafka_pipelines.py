@@ -295,12 +295,14 @@ class Scenario:
             consumer.close()
 
     def drain(self, seconds=60, members=()):
-        """Wait until all that was sent is committed."""
-        until = time.monotonic() + seconds
+        """Wait until all that was sent is committed; ``seconds`` may pass without any progress."""
+        before, until = -1, 0.0
         while True:
             done, sent = self.committed()
             if done == sent:
                 return
+            if done > before:
+                before, until = done, time.monotonic() + seconds
             for member in members:
                 assert member.running, member.said()
             assert time.monotonic() < until, f"{done} of {sent} messages are committed after {seconds} s"

@@ -16,10 +16,11 @@ KILLS = int(os.environ.get("LATECOMER_KAFKA_KILLS", "10"))
 
 
 class Feeding:
-    """Sends messages in the background for as long as something is done to the members."""
+    """Sends messages in the background for as long as something is done to the members, fewer with time: however long
+    that takes, there is always something to do, and what is left in the end is not too much."""
 
-    def __init__(self, scenario, rate=1500):
-        self._scenario, self._rate = scenario, rate
+    def __init__(self, scenario):
+        self._scenario = scenario
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -33,8 +34,8 @@ class Feeding:
 
     def _run(self):
         while not self._end.is_set():
-            self._scenario.send(self._rate // 50, beyond=0.005)
-            self._end.wait(0.02)
+            self._scenario.send(20, beyond=0.005)
+            self._end.wait(0.02 + len(self._scenario.sent) / 50_000)
 
 
 def run_to_the_end(scenario, **more):
