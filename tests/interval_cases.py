@@ -102,12 +102,11 @@ def events(pick, types, most, longest, form):
             time += pick([0, 1, 1, 1, 2])
     places += [(pick([*types, "Z"]), pick(range(-3, 9))) for _ in range(pick([0, 0, 1, 2]))]
     found = []
-    movers = [("Z", pick(range(2, 30))) for _ in range(pick([0, 1, 2, 4]))]  # of no other use than to move the clock
-    for number, (type, lower) in enumerate([*places[-most:], *movers]):
-        length = 0 if type == "Z" else min(pick([0, 0, 1, 1, 2, 2, 3, longest]), longest)
+    for number, (type, lower) in enumerate(places[-most:]):
+        length = min(pick([0, 0, 1, 1, 2, 2, 3, longest]), longest)
         event = {"id": f"e{number}", "type": type, "lower": lower, "upper": lower + length}
         if form == "stamp":
-            source = pick(["good", "fair", "bad", None]) if type != "Z" else "good"
+            source = pick(["good", "fair", "bad", None])
             event |= {"source": source, "upper": lower + 2 * ERRORS.get(source, 2)}
         event |= {"k": pick(["x", "x", "x", "x", "x", "y", None]), "v": pick([0, 1, 1, 1, 2, None])}
         if form == "shape":
@@ -117,6 +116,14 @@ def events(pick, types, most, longest, form):
             event["weights"] = [1, *(pick([0, 1, 2, 5]) for _ in range(length - 1)), *[3] * (length > 0)]
         found.append(event)
     return found
+
+
+def movers(pick, found, slack):
+    """Events of no other use than to move the clock: to where others are just not late, or where matches just leave."""
+    ends = pick([(), ("lower",), ("lower", "upper", "upper")]) if found else ()
+    times = [pick(found)[end] + slack + pick([-1, 0, 0, 1, 2]) for end in ends]
+    common = {"type": "Z", "k": None, "v": None, "source": "good"}
+    return [common | {"id": f"z{i}", "lower": time, "upper": time} for i, time in enumerate(times)]
 
 
 def arrivals(pick, found, slack):
@@ -144,6 +151,7 @@ def make(pick, level, slack, most=6, keep=True, forms=("ends", "ends", "shape", 
     form = pick(forms)
     longest = {"exact": 0, "stamp": 4}.get(form, pick([3, 3, 2, 5, 0]))
     found = events(pick, [c.type for c in asked.plan.components], most, longest, form)
+    found += movers(pick, found, longest + (slack or 0))
     steps = arrivals(pick, found, None if not keep or slack is None else slack + longest)
     for _ in range(pick([0, 1, 2, 3])):
         steps = promised(pick, steps)

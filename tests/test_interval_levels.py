@@ -233,13 +233,24 @@ def test_a_confidence_that_is_too_costly_is_null_unless_it_may_be_sampled(monkey
     assert exact == pytest.approx([estimate], abs=0.05)
 
 
-def test_an_adaptive_level_learns_from_corrections():
-    query = lc.Query(GAP, level=lc.Aggressive(50, retractions=0.2))
-    runtime = lc.Runtime(STREAM, query)
-    for n in range(0, 3000, 15):
-        runtime.process([row(f"a{n}", "A", n, n + 1), row(f"c{n}", "C", n + 4, n + 6)])
-        runtime.process([row(f"b{n}", "B", n + 2, n + 3)])
-    assert runtime.explain()["queries"]["query"]["patience"] > 0
+@pytest.mark.parametrize("stream", [STREAM, lc.Stream(unit="s", schema={"type": pa.string(), "ts": pa.int64()})])
+def test_a_share_of_retractions_cannot_be_kept_where_answers_are_revised(stream):
+    query = lc.Query(GAP + " STRATEGY skip-till-next-match", level=lc.Aggressive(50, retractions=0.2))
+    with pytest.raises(lc.ConfigError, match="an answer may be corrected many times: use patience="):
+        lc.Runtime(stream, query).process([row("a", "A", 1, 2)])
+
+
+def test_a_slack_that_adapts_covers_what_intervals_need():
+    runtime = lc.Runtime(STREAM, lc.Query("PATTERN SEQ(A a, C c) WITHIN 6", level=lc.KSlack(recall=0.9, max=40)))
+    assert runtime.process([row("a0", "A", 0, 0)]).late.num_rows == 0
+    assert runtime.explain()["queries"]["query"]["k"] == 50  # until it knows better: max, and the longest interval
+    for start in range(0, 300_000, 30_000):
+        pairs = [
+            (row(f"c{n}", "C", n + 4, n + 6), row(f"a{n}", "A", n + 1, n + 2)) for n in range(start, start + 30_000, 15)
+        ]
+        runtime.process([event for pair in pairs for event in pair])
+    assert 3 <= runtime.explain()["queries"]["query"]["k"] < 50
+    assert sum(runtime.counters["late"].get("query", {}).values()) == 0
 
 
 def test_clocks_of_sources_go_by_lower_ends():
@@ -280,3 +291,14 @@ def test_sources_in_order_release_by_lower_ends():
     assert said(runtime.process([{"id": "y", "type": "Z", "ts": 12, "by": "y"}])) == []  # x may still send a B of 8
     assert said(runtime.process([{"id": "x", "type": "Z", "ts": 11, "by": "x"}])) == []  # not before 9, nor after 8
     assert said(runtime.process([{"id": "z", "type": "Z", "ts": 12, "by": "x"}])) == ["+ac 1.0"]
+
+
+def test_a_match_is_amended_only_while_its_whole_reach_is_held():
+    """A scope before it, too, though nothing may lie there."""
+    for clock, amended in ((43, ["+ac 1.0"]), (45, [])):
+        query = lc.Query("PATTERN SEQ(!B b, A a, C c) WITHIN 6", level=lc.KSlack(1, on_late="amend"))
+        runtime = lc.Runtime(STREAM, query)
+        runtime.process([row("x", "B", clock, clock)])
+        out = runtime.process([row("a", "A", 20, 20), row("c", "C", 22, 22)])
+        assert out.late["reason"].to_pylist() == ["after_k", "after_k"]
+        assert said(out) == amended

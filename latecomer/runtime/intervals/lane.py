@@ -23,6 +23,7 @@ import numpy as np
 from latecomer.consistency.clock import BEGINNING, END
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack, Level
 from latecomer.consistency.policy import Policy
+from latecomer.errors import ConfigError
 from latecomer.runtime.intervals.chains import Chains
 from latecomer.runtime.intervals.matcher import IntervalMatcher, Revision
 from latecomer.runtime.intervals.pattern import IntervalPattern
@@ -103,7 +104,6 @@ class IntervalQuery:
         self.type_of = {c.index: numbers[c.type] for c in pattern.components}
         self.horizons = [BEGINNING] * len(self.negatives)
         self.entry = BEGINNING  # matches that ended before it have left, where they leave in order
-        self.clock = BEGINNING  # at the last step
         self.floor = BEGINNING  # nothing that ended before it is needed
         self.complete = BEGINNING  # all events that ended at or after it are still held
         kinds = {n.kind for n in plan.negations}
@@ -133,6 +133,11 @@ class IntervalLane:
         timing = self._timing = LogTiming(log) if intervals is None else LogTiming(log, intervals.shapes)
         self._longest = 0 if intervals is None else intervals.longest
         level = patterns[0][1].plan.level
+        if isinstance(level, Aggressive) and level.retractions is not None:
+            raise ConfigError(
+                f"{level}: retractions= counts answers that are taken back, and over intervals or with "
+                "skip-till-next-match an answer may be corrected many times: use patience="
+            )
         self.amends = level.on_late == "amend"
         self.clock = BEGINNING
         selections = sorted({s for _, pattern in patterns for s in pattern.selections()}, key=repr)
@@ -187,8 +192,6 @@ class IntervalLane:
         if not self.policy.final:
             before, reached = query.horizons, query.entry
             for revision in matcher.moved(lambda rows: holding.closed(rows, before, reached)):
-                if not revision.insert:
-                    self.policy.learn(holding.delays(revision.rows, query.clock), 0)
                 yield self._told(query, revision)
         for rows in matcher.candidates():
             if self.policy.ordered:
@@ -196,7 +199,7 @@ class IntervalLane:
             else:
                 yield from self._release(query, rows, horizons, entry, proofs, False)
         yield from self._due(query, horizons, entry, proofs)
-        query.horizons, query.entry, query.clock = horizons, entry, self.clock
+        query.horizons, query.entry = horizons, entry
 
     def _closed(self, query: IntervalQuery, rows: Chains, horizons: list[int], entry: int, proofs: Proofs) -> Bools:
         """The matches that need not wait any more, for their own keys where keys were closed."""
@@ -219,8 +222,6 @@ class IntervalLane:
         for start in range(0, len(rows), _AT_ONCE):
             revision = query.matcher.assess(rows.take(np.arange(start, min(start + _AT_ONCE, len(rows)))))
             if len(revision.rows):
-                if not self.policy.final:
-                    self.policy.learn(_NOTHING, len(revision.rows))
                 yield self._told(query, revision, amended)
 
     def _due(self, query: IntervalQuery, horizons: list[int], entry: int, proofs: Proofs) -> Iterator[Delta]:
@@ -354,7 +355,7 @@ class IntervalLane:
             "holding": [q.holding.dump() for q in self.queries],
             "drift": [q.matcher.drift.dump() for q in self.queries],
             "horizons": [q.horizons for q in self.queries],
-            "marks": [[q.entry, q.clock, q.floor, q.complete] for q in self.queries],
+            "marks": [[q.entry, q.floor, q.complete] for q in self.queries],
             "clock": self.clock,
             "policy": self.policy.dump(),
         }
@@ -363,10 +364,10 @@ class IntervalLane:
         for store, saved in zip(self.stores.values(), state["stores"], strict=True):
             store.load(saved)
         parts = zip(self.queries, state["holding"], state["drift"], state["horizons"], state["marks"], strict=True)
-        for query, held, drift, horizons, (entry, clock, floor, complete) in parts:
+        for query, held, drift, horizons, (entry, floor, complete) in parts:
             query.holding.load(held)
             query.matcher.drift.load(drift)
-            query.horizons, query.entry, query.clock = list(horizons), entry, clock
+            query.horizons, query.entry = list(horizons), entry
             query.floor, query.complete = floor, complete
         self.clock = state["clock"]
         self.policy.load(state["policy"])
@@ -385,4 +386,3 @@ def _among(selector: Selector, selection: Selection, mask: Any) -> tuple[I64, U6
 
 
 _AT_ONCE = 1 << 15  # matches whose confidences are asked for at once
-_NOTHING = np.zeros(0, np.int64)

@@ -72,11 +72,6 @@ class Waiting:
         trailing = [e for n, e in zip(self._pattern.plan.negations, self.ends(rows), strict=True) if n.right is None]
         return np.maximum.reduce([self._last(rows), *trailing])  # type: ignore[no-any-return]
 
-    def delays(self, rows: Chains, clock: int) -> I64:
-        """How far ``clock`` has passed the last time that each match waited for."""
-        last: I64 = np.maximum.reduce(self.ends(rows))
-        return clock - last
-
     def reach(self, rows: Chains) -> I64:
         """The earliest time that each match depends on: of its first event, or of a leading scope's begin."""
         earliest = rows.bounds(self._chain, self._pattern.window)[0]
