@@ -5,7 +5,9 @@ import shutil
 import pytest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(
+    scope="module"
+)  # an open one is an event loop in this thread: no two at a time, and no longer than needed
 def browser():
     from playwright.sync_api import sync_playwright
 

@@ -337,6 +337,12 @@ def test_wrong_alarms_count_whether_taken_back_or_not():
     assert (found.wait_median, found.late) == (5.0, 3)
 
 
+def test_of_copies_that_differ_the_first_to_arrive_counts(quick):
+    rows = {"kind": ["A", "C", "C"], "ts": [10, 15, 5], "id": [1, 2, 2], "key": [7, 7, 7], "device": ["x"] * 3}
+    found = sampled(pa.table(rows | {"arrival": [10, 15, 20]}))
+    assert levels.trial(found, query(), own=False).truth == 1
+
+
 def test_a_part_of_the_keys_stands_for_all(monkeypatch, quick):
     found = sampled(made(ld.Delayed(0.3, ld.Uniform("1 s")), n=8_000, keys=200))
     whole = levels.trial(found, query(), own=False)
