@@ -121,6 +121,20 @@ def test_chains_are_grids(question):
         assert ((mine > 0) == (theirs > 0)).all()
 
 
+@settings(deadline=None, max_examples=200)
+@given(questions(shared=False, sizes=(3,)), st.integers(1, 2))
+def test_planes_are_grids(question, gap):
+    """All that may spoil lies in one gap."""
+    hits = replace(question.hits, scope=np.full(len(question.hits), 1 + gap))
+    whole = block(replace(question, hits=hits))
+    (one, marginals), (other, chances) = evaluators.plane(replace(whole, gap=gap)), evaluators.grid(whole)
+    assert one == pytest.approx(other, rel=1e-12)
+    for mine, theirs in zip(marginals, chances, strict=True):
+        able, really = (mine[0] > 0).nonzero()[0], (theirs[0] > 0).nonzero()[0]
+        assert able[:1].tolist() == really[:1].tolist()
+        assert able[-1:].tolist() == really[-1:].tolist()
+
+
 @settings(deadline=None)
 @given(questions(most=0))
 def test_prefix_sums_are_grids(question):

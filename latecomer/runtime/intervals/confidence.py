@@ -31,11 +31,12 @@ from latecomer.storage.store import Bools
 _BLOCK = 1 << 21  # numbers in the largest array of a block
 _MOST = 1 << 23  # numbers that one candidate may need at once: 64 MiB for each of a few arrays
 _TEST = 20  # steps that a test of times costs
-_FREE, _GRID, _CHAIN, _PAIRS, _TRIPLES, _SAMPLE, _SURE, _COSTLY, _SPOILED = range(9)
+_FREE, _GRID, _CHAIN, _PLANE, _PAIRS, _TRIPLES, _SAMPLE, _SURE, _COSTLY, _SPOILED = range(10)
 _EVALUATORS: dict[int, Callable[[Block], Result]] = {
     _FREE: evaluators.free,
     _GRID: evaluators.grid,
     _CHAIN: evaluators.chain,
+    _PLANE: evaluators.plane,
     _PAIRS: separable.pairs,
     _TRIPLES: separable.triples,
 }
@@ -80,12 +81,12 @@ def confidence(question: Question, budget: Budget) -> Answer:
     answer.confidence[ways.kind == _SURE] = 1.0
     answer.confidence[ways.kind == _COSTLY] = np.nan
     sizes = ways.sizes
-    alike = np.stack([*sizes, ways.spoilers, ways.carry, ways.kind])
-    order = np.lexsort(alike)
+    keys = np.stack([*sizes, ways.alike, ways.carry, ways.kind])
+    order = np.lexsort(keys)
     order = order[ways.kind[order] < _SURE]
     if not len(order):
         return answer
-    changes = (np.diff(alike[:, order], axis=1) != 0).any(axis=0)
+    changes = (np.diff(keys[:, order], axis=1) != 0).any(axis=0)
     starts = [0, *(changes.nonzero()[0] + 1).tolist(), len(order)]
     for start, end in pairwise(starts):
         first = order[start]
@@ -93,11 +94,17 @@ def confidence(question: Question, budget: Budget) -> Answer:
         piece = max(int(_BLOCK / _width(kind, shape, budget.worlds)), 1)
         for begin in range(start, end, piece):
             at = np.sort(order[begin : min(begin + piece, end)])
-            _fill(answer, budget, kind, at, _block(question, hits, at, shape, bool(ways.carry[first])))
+            _fill(
+                answer,
+                budget,
+                kind,
+                at,
+                _block(question, hits, at, shape, bool(ways.carry[first]), int(ways.alike[first])),
+            )
     return answer
 
 
-def _block(question: Question, hits: Hits, at: I64, shape: tuple[int, ...], carry: bool) -> Block:
+def _block(question: Question, hits: Hits, at: I64, shape: tuple[int, ...], carry: bool, gap: int) -> Block:
     """The candidates ``at`` (ascending) with their hits."""
     mine = hits
     if len(hits):
@@ -108,7 +115,9 @@ def _block(question: Question, hits: Hits, at: I64, shape: tuple[int, ...], carr
         mine = Hits(owner, mine.scope, mine.event)
     own, earliest, latest = ([c.take(at) for c in side] for side in (question.own, question.earliest, question.latest))
     test = None if question.test is None else partial(question.test, at)
-    return Block(question.events, own, earliest, latest, mine, question.scopes, question.window, shape, carry, test)
+    return Block(
+        question.events, own, earliest, latest, mine, question.scopes, question.window, shape, carry, test, gap
+    )
 
 
 def _fill(answer: Answer, budget: Budget, kind: int, at: I64, block: Block) -> None:
@@ -130,7 +139,7 @@ def _width(kind: int, shape: Sequence[float], worlds: int) -> float:
         return math.prod(shape)
     if kind == _SAMPLE:
         return worlds
-    if kind == _CHAIN or (kind == _FREE and len(shape) > 2):
+    if kind in (_CHAIN, _PLANE) or (kind == _FREE and len(shape) > 2):
         return max(shape) ** 2
     return max(shape) * 8
 
@@ -138,7 +147,8 @@ def _width(kind: int, shape: Sequence[float], worlds: int) -> float:
 class _Ways:
     """For each candidate the evaluator to use, whether the first time is carried along, and padded lengths (n, m).
 
-    ``spoilers``: how many events may spoil it, where a block needs the same number for all.
+    ``alike``: what else a block needs to be the same for all: with pairs how many events may spoil a candidate, with
+    planes the gap in which they lie.
     """
 
     def __init__(self, question: Question, hits: Hits, budget: Budget) -> None:
@@ -156,7 +166,7 @@ class _Ways:
         lengths = latest - earliest + 1
         size = lengths.astype(np.float64)
         free = size.sum(axis=0) if n < 3 else np.where(cuts, size[0], 1) * size[1:-1].sum(axis=0)
-        self.carry, self.spoilers = cuts.copy(), np.zeros(m, np.int64)
+        self.carry, self.alike = cuts.copy(), np.zeros(m, np.int64)
         self.kind = np.where(plain, _FREE, _GRID)
         each = 1 + count + (0 if question.test is None else _TEST)
         self._cost = np.where(plain, free, size.prod(axis=0) * each)
@@ -166,12 +176,17 @@ class _Ways:
             chain = steps * (1 + count) + np.where(cuts | ended, size[0], 1) * steps
             self._choose(_CHAIN, ~plain & ~shared, chain)
             self.carry |= ended
+            if n == 3:
+                gap = _gap(question, hits)
+                each = np.where(gap == 1, size[0], size[2]) * size[1]
+                self._choose(_PLANE, gap > 0, each * (2 + count))
+                self.alike[self.kind == _PLANE] = gap[self.kind == _PLANE]
         bits = np.stack([np.frexp(events.total.take(own))[1] for own in question.own])
         if n == 2 and question.test is None:
             items, needed = _items(question, hits)
             fits = needed + bits.max(axis=0) <= separable.BITS
             self._choose(_PAIRS, ~plain & fits, 2.0**items * (items + 4) * size.sum(axis=0))
-            self.spoilers[self.kind == _PAIRS] = items[self.kind == _PAIRS]
+            self.alike[self.kind == _PAIRS] = items[self.kind == _PAIRS]
         if n == 3:
             fits = plain & cuts & (bits[1] + bits[2] <= separable.BITS)
             self._choose(_TRIPLES, fits, 8 * size.sum(axis=0))
@@ -190,6 +205,21 @@ class _Ways:
         self.kind[better], self._cost[better] = kind, cost[better]
 
 
+def _gap(question: Question, hits: Hits) -> I64:
+    """For each candidate the component before which all its hits lie; 0 if there is none."""
+    owner, group = hits.owner, _groups(question)[hits.scope]
+    lowest, highest = np.full(len(question), len(question.own)), np.zeros(len(question), np.int64)
+    np.minimum.at(lowest, owner, group)
+    np.maximum.at(highest, owner, group)
+    return np.where(lowest == highest, lowest, 0)
+
+
+def _groups(question: Question) -> I64:
+    """For each scope the component before which it lies, 0 for those at the ends."""
+    inner = [right if left is not None and right is not None else 0 for left, right in question.scopes]
+    return np.array(inner or [0])
+
+
 def _items(question: Question, hits: Hits) -> tuple[I64, I64]:
     """For each candidate how many events may spoil it, and the bits that their weights take in a product."""
     fresh = np.ones(len(hits), bool)
@@ -205,8 +235,7 @@ def _items(question: Question, hits: Hits) -> tuple[I64, I64]:
 def _shared(question: Question, hits: Hits) -> tuple[Bools, Bools]:
     """Candidates with an event that may fall in several gaps, or in one and at an end; and those with any end hits."""
     shared, ended = np.zeros(len(question), bool), np.zeros(len(question), bool)
-    group = np.array([right if left is not None and right is not None else 0 for left, right in question.scopes] or [0])
-    group = group[hits.scope]
+    group = _groups(question)[hits.scope]
     same = (np.diff(hits.owner) == 0) & (np.diff(hits.event) == 0) & (np.diff(group) != 0)
     shared[hits.owner[1:][same]] = True
     ended[hits.owner[group == 0]] = True

@@ -4,6 +4,8 @@
   the window cuts ``O(len1 · sum len)``.
 * :func:`chain`: what may spoil lies each in one gap only, or at the ends. A chain of matrix products over time points,
   carrying the first time where the window cuts or an end scope is open: ``O(n · len²)`` or ``O(n · len³)``.
+* :func:`plane`: three components, and what may spoil lies in one gap: ``O(len²)`` over the times of its two neighbours,
+  since the third one's come in sums.
 * :func:`grid`: all combinations of the own events' valid times, ``O(prod len)``: always right, and for two components
   also the cheapest.
 * :func:`sample`: drawn times of the own events; given these the chance that nothing spoils is computed exactly.
@@ -33,7 +35,7 @@ _Number = TypeVar("_Number", np.int64, np.float64)
 class Block:
     """c candidates with valid times padded to ``sizes``; hits refer to the block's own numbering of candidates, in
     order of candidate and event. ``carry``: the first time matters to the last one, by the window or an end scope.
-    ``test``: where times of the candidates pass.
+    ``test``: where times of the candidates pass. ``gap``: the component before which all hits lie, for :func:`plane`.
     """
 
     events: Distributions
@@ -46,6 +48,7 @@ class Block:
     sizes: tuple[int, ...]
     carry: bool
     test: Callable[[Sequence[I64]], Bools] | None = None
+    gap: int = 0
 
     def __len__(self) -> int:
         return len(self.own[0])
@@ -267,6 +270,47 @@ def _step(block: Block, times: list[I64], j: int) -> tuple[F64, F64]:
     return result, _spare(result, block, hits, pair)
 
 
+def plane(block: Block) -> Result:
+    """See the module. The gap is that before component ``block.gap``, 1 or 2."""
+    events, window, gap = block.events, block.window, block.gap
+    outer = 2 if gap == 1 else 0
+    before, after = (block.times(j) for j in (gap - 1, gap))
+    weight, left = _step(block, [block.times(j) for j in range(3)], gap)
+    weight *= block.chances(gap - 1)[:, :, None]
+    weight *= block.chances(gap)[:, None, :]
+    if outer == 2:  # behind the second one, and in the window of the first
+        high = events.cumulative(block.own[2], before + window)[:, :, None]
+        low = events.cumulative(block.own[2], after)[:, None, :]
+    else:  # before the second one, and in the window of the third
+        high = events.cumulative(block.own[0], before - 1)[:, :, None]
+        low = events.cumulative(block.own[0], after - window - 1)[:, None, :]
+    weight *= np.maximum(high - low, 0.0)
+    total = events.total.take(block.own[outer])
+    confidence = weight.reshape(len(block), -1).sum(axis=1) * left / total
+    pair = [weight.sum(axis=2), weight.sum(axis=1)]
+    chance = events.mass(block.own[outer], block.times(outer))
+    chance[~_reached(block, outer, pair)] = 0.0
+    return confidence, [*pair, chance] if outer == 2 else [chance, *pair]
+
+
+def _reached(block: Block, outer: int, pair: Sequence[F64]) -> Bools:
+    """The times of the outer component from the first to the last that belongs to a match, given the chances of the two
+    others' times.
+    """
+    near, far = (1, 0) if outer == 2 else (0, 1)
+    times = [block.times(block.gap - 1 + i) for i in (near, far)]
+    able = [pair[i] > 0 for i in (near, far)]
+    if outer == 2:
+        first = np.where(able[0], times[0], _NEVER).min(axis=1) + 1
+        last = np.where(able[1], times[1], -_NEVER).max(axis=1) + block.window
+    else:
+        first = np.where(able[1], times[1], _NEVER).min(axis=1) - block.window
+        last = np.where(able[0], times[0], -_NEVER).max(axis=1) - 1
+    mine = block.times(outer)
+    result: Bools = (mine >= first[:, None]) & (mine <= last[:, None])
+    return result
+
+
 def sample(block: Block, worlds: int) -> tuple[F64, F64]:
     """Estimates from so many draws, the same for every candidate and on every run, and how much all draws weigh."""
     drawn = np.random.Generator(np.random.PCG64(_SEED)).random((block.n, worlds))
@@ -290,4 +334,5 @@ def sample(block: Block, worlds: int) -> tuple[F64, F64]:
 
 
 _SEED = 20100913
+_NEVER = 1 << 62
 _LARGE = 4096  # numbers of a candidate from which views are cheaper than copies
