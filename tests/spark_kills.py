@@ -132,7 +132,8 @@ def drivers_killed(root, kills, jobs, files, seed, say=lambda *words: None):
         try:
             for _ in range(pick.randint(1, max(2, jobs * 2))):
                 words = driver.next()
-                if words is None or words == ["done"]:
+                assert words is not None, (root / "stderr.txt").read_text()[-3000:]
+                if words == ["done"]:
                     raise AssertionError(f"the jobs ended before driver {number} was killed: give them more files")
                 running[words[1]] = words
             time.sleep(pick.random() * 0.5)

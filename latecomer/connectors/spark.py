@@ -23,28 +23,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from latecomer.connectors import spark_cells, spark_detect, spark_keys
+from latecomer.connectors import spark_detect
 from latecomer.connectors.sinks import Sink, SinkFunction, as_sink, deliver
 from latecomer.connectors.spark_progress import Progress, Show, summed
-from latecomer.connectors.spark_tag import Tag
+from latecomer.connectors.spark_split import Split, controls
 from latecomer.connectors.versions import Version, VersionStore
 from latecomer.consistency.levels import KSlack
-from latecomer.errors import ConfigError, MissingDependency, SchemaError, StateError
+from latecomer.errors import ConfigError, StateError
 from latecomer.query.query import Query
-from latecomer.runtime import Runtime
 from latecomer.stream import Stream
-from latecomer.units import Duration, DurationLike
+from latecomer.units import DurationLike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 
 #: Micro-batches whose progress stays known, for listeners that come later than the batch.
 _REMEMBERED = 16
 
 
-class PatternSink:
+class PatternSink(Split):
     """Finds the patterns of ``queries`` in a streaming DataFrame and gives the changes to ``sinks``.
 
     Args:
@@ -90,34 +88,9 @@ class PatternSink:
         step: DurationLike | None = None,
         progress: Show | Sequence[Show] = (),
     ) -> None:
-        _need_spark()
-        if not isinstance(stream, Stream):
-            raise ConfigError(f"PatternSink({stream!r}, …): the first argument is the Stream(…)")
+        super().__init__(stream, queries, buckets=buckets, key=key, arrival=arrival, step=step)
         if not isinstance(state, (str, os.PathLike)) or not os.fspath(state):
             raise ConfigError(f"state={state!r}: give the folder, or its URI, where the state is kept")
-        if arrival is not None and not isinstance(arrival, str):
-            raise ConfigError(f"arrival={arrival!r}: give the name of the column that says when a row arrived")
-        self.stream = stream
-        self.queries = (queries,) if isinstance(queries, Query) else tuple(queries)
-        for query in self.queries:
-            if not isinstance(query, Query):
-                raise ConfigError(f"{query!r} is not a query: give latecomer.Query(text, name=…, level=…)")
-        if not self.queries:
-            raise ConfigError("PatternSink needs at least one query: PatternSink(stream, [query], state=…)")
-        if stream.id is None:
-            raise ConfigError(
-                "PatternSink needs Stream(id=…): events numbered by arrival would have other ids after a replay. "
-                "Name a column that identifies an event; with Kafka, concat(topic, partition, offset) does"
-            )
-        self.buckets, self.key = spark_keys.choose(self.queries, buckets, key)
-        if self.buckets > 1:
-            _check_parts(stream)
-        if step is not None and arrival is None:
-            raise ConfigError(f"step={step!r} needs arrival=…: the column that says when a row arrived")
-        self.arrival = arrival
-        self.step = None if step is None else Duration.of(step)
-        if self.step is not None and self.step.amount == 0:
-            raise ConfigError(f"step={step!r}: a length of time above 0 is needed, like '15 minutes'")
         self.sinks = [as_sink(s) for s in (sinks if isinstance(sinks, (list, tuple)) else (sinks,))]
         self._shows = (progress,) if callable(progress) else tuple(progress)
         if not all(callable(show) for show in self._shows):
@@ -125,9 +98,6 @@ class PatternSink:
         self._progress: dict[int, Progress] = {}
         self._store = VersionStore(state)
         self._opened: str | None = None
-        self._checked: tuple[StructType, pa.Schema, bytes] | None = None
-        self._numbers: dict[int, tuple[int, ...]] = {}
-        Runtime(stream, self.queries)  # refuses what the engine would refuse, before the stream starts
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Take in one micro-batch; this is what ``foreachBatch`` calls."""
@@ -138,16 +108,8 @@ class PatternSink:
         if job is None and _connected(spark):
             self._not_behind(batch_id)
         schema, fresh = self._check(batch)
-        tag = Tag(
-            buckets=self.buckets,
-            stream=self.stream,
-            arrival=self.arrival,
-            clock=before.clock if before else None,
-        )
-        bucket = spark_keys.bucket_column(self.key, self.buckets, batch.schema)
-        cells = batch.withColumn(spark_cells.BUCKET, bucket).mapInArrow(tag, spark_cells.CELL_SCHEMA)
         step = self._step_units(schema)
-        cells = cells.union(_controls(spark, self.buckets))
+        cells = self._cells(batch, before.clock if before else None).union(controls(spark, self.buckets))
         self._run(cells, batch_id, before, job, began, fresh=fresh, step=step)
 
     def finish(self, spark: SparkSession) -> None:
@@ -163,7 +125,7 @@ class PatternSink:
         last = self._store.read(done[-1])
         batch_id = last.batch if last.finished else last.batch + 1
         before = self._store.before(batch_id, self._settings(), last.job, finish=True)
-        self._run(_controls(spark, self.buckets), batch_id, before, last.job, began, finish=True)
+        self._run(controls(spark, self.buckets), batch_id, before, last.job, began, finish=True)
 
     def explain(self) -> dict[str, Any]:
         """How the stream is split and how far it has come: key, buckets, last version, the stream's clock; and of the
@@ -269,42 +231,6 @@ class PatternSink:
             order[of] = of[np.argsort(done[of], kind="stable")]
         return changes.take(order)
 
-    def _check(self, batch: DataFrame) -> tuple[pa.Schema, bytes]:
-        """The batch's schema in Arrow, and the state to begin with; SchemaError when columns are missing or wrong."""
-        if self._checked is None or self._checked[0] != batch.schema:
-            schema: pa.Schema = batch.limit(0).toArrow().schema
-            wanted = [(name, "to split the stream by") for name in self.key]
-            if self.arrival is not None:
-                wanted.append((self.arrival, "to order rows by"))
-            for name, purpose in wanted:
-                if name not in schema.names:
-                    raise SchemaError(f"there is no column {name!r} {purpose}; columns: {schema.names}")
-            for name in (spark_cells.BUCKET, spark_cells.CLOCK):
-                if name in schema.names:
-                    raise SchemaError(f"the column name {name!r} is used by PatternSink itself: rename the column")
-            runtime = Runtime(self.stream, self.queries)
-            runtime.process(schema.empty_table())
-            self._checked = batch.schema, schema, runtime.snapshot()
-        return self._checked[1:]
-
-    def _step_units(self, schema: pa.Schema) -> int | None:
-        """The step in the arrival column's own units."""
-        if self.step is None or self.arrival is None:
-            return None
-        kind = schema.field(self.arrival).type
-        if pa.types.is_timestamp(kind):
-            units = self.step.units(kind.unit)
-        elif pa.types.is_integer(kind):
-            units = self.step.units(self.stream.unit_for(schema.field(self.stream.ts).type))
-        else:
-            raise SchemaError(
-                f"step={self.step} needs a time of arrival, and column {self.arrival!r} holds {kind}: whole "
-                "numbers in the stream's unit or timestamps are allowed"
-            )
-        if units < 1:
-            raise ConfigError(f"step={self.step} is less than one unit of column {self.arrival!r}: give a longer one")
-        return units
-
     def _settings(self) -> dict[str, Any]:
         """What the state depends on, in values that JSON gives back equal."""
         stream = {name: _plain(getattr(self.stream, name)) for name in self.stream.__dataclass_fields__}
@@ -315,71 +241,12 @@ class PatternSink:
             "key": list(self.key),
         }
 
-    def _to_partitions(self, cells: DataFrame) -> DataFrame:
-        """Shuffle so that bucket b is in partition ``b % partitions``.
-
-        Spark partitions by hash, and hashes of the bucket numbers themselves would fall together by chance: of 8
-        buckets on 2 partitions 6 may share one. So each partition has a number that hashes to it.
-        """
-        from pyspark.sql import functions as F
-
-        spark = cells.sparkSession
-        partitions = min(self.buckets, int(str(spark.conf.get("spark.sql.shuffle.partitions"))))
-        if partitions not in self._numbers:
-            self._numbers[partitions] = _numbers_of_partitions(spark, partitions)
-        numbers = F.array(*(F.lit(number) for number in self._numbers[partitions]))
-        chosen = F.element_at(numbers, F.col("bucket") % partitions + 1)
-        return cells.repartition(partitions, chosen)
-
-
-def _check_parts(stream: Stream) -> None:
-    """Raise ConfigError for what only a runtime that sees the whole stream can do."""
-    if stream.clock == "source" or stream.quorum > 1:
-        given = "clock='source'" if stream.clock == "source" else f"quorum={stream.quorum}"
-        raise ConfigError(
-            f"{given} needs buckets=1 here: a bucket sees the events of some sources only, and cannot compare their "
-            "clocks. Use buckets=1, or clock='stream' with quorum=1"
-        )
-    if stream.promises:
-        raise ConfigError(
-            f"promises={list(stream.promises)} needs buckets=1 here: what promises are made of is the whole "
-            "stream, and a bucket sees a part. Use buckets=1, or let punctuation travel in the stream: "
-            "Stream(punctuation=…)"
-        )
-
 
 def _plain(value: Any) -> Any:
     """An option of a stream in values that JSON gives back equal."""
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
     return value if value is None or isinstance(value, (str, int)) else str(value)
-
-
-def _numbers_of_partitions(spark: SparkSession, partitions: int) -> tuple[int, ...]:
-    """For each partition an integer that Spark's hash partitioning sends there."""
-    from pyspark.sql import functions as F
-
-    found: dict[int, int] = {}
-    tried = 16 * partitions
-    while len(found) < partitions:
-        number = F.col("id").cast("int")
-        rows = spark.range(tried).select("id", F.pmod(F.hash(number), F.lit(partitions)).alias("partition")).toArrow()
-        found = dict(zip(rows["partition"].to_pylist(), rows["id"].to_pylist(), strict=True))
-        tried *= 2
-    return tuple(found[partition] for partition in range(partitions))
-
-
-def _controls(spark: SparkSession, buckets: int) -> DataFrame:
-    """One row per bucket without content, so that every bucket runs in every batch."""
-    from pyspark.sql import functions as F
-
-    return spark.range(0, buckets, 1, 1).select(
-        F.col("id").cast("int").alias("bucket"),
-        F.lit(-1).alias("part"),
-        F.lit(0).alias("seq"),
-        F.lit(None).cast("long").alias("clock"),
-        F.lit(None).cast("binary").alias("rows"),
-    )
 
 
 def _connected(spark: SparkSession) -> bool:
@@ -392,10 +259,3 @@ def _job_of(spark: SparkSession) -> str | None:
     if _connected(spark):
         return None
     return spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-
-
-def _need_spark() -> None:
-    try:
-        import pyspark  # noqa: F401
-    except ImportError as error:
-        raise MissingDependency("pyspark", "spark", "PatternSink") from error

@@ -29,30 +29,22 @@ _ROWS_PER_RESULT = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Detect:
-    """Runs the engine over the cells of each bucket.
+class Buckets:
+    """Takes cells bucket by bucket, in order, and runs the engine over them; where its state lives, the heirs say.
 
     Attributes:
-        store: where states are.
-        batch: number of the micro-batch, under which new states are written.
-        files: bucket -> the state to go on from.
         fresh: the state to go on from for a bucket that has none.
         stream: the meaning of the columns.
         arrival: the column that orders rows, if any.
         step: how much of that column the engine takes in at once; None: the whole batch.
         finish: whether the stream ends here.
-        key: the attributes that decide the bucket.
     """
 
-    store: VersionStore
-    batch: int
-    files: dict[int, str]
     fresh: bytes
     stream: Stream
     arrival: str | None
     step: int | None
     finish: bool
-    key: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         cells = [b for b in batches if b.num_rows]
@@ -66,20 +58,8 @@ class Detect:
             yield from self._bucket(int(buckets[start]), table.slice(start, end - start))
 
     def _bucket(self, bucket: int, cells: pa.Table) -> Iterator[pa.RecordBatch]:
-        name = self.files.get(bucket)
-        runtime = Runtime.restore(self.fresh if name is None else self.store.get(name))
-        meter = Meter(runtime)
-        rows, clock = unpack_cells(cells, self.arrival)
-        changes, late = _Parcel(bucket, "changes"), _Parcel(bucket, "late")
-        for output in self._outputs(runtime, rows, clock):
-            yield from changes.add(output.changes)
-            yield from late.add(output.late)
-        yield from changes.rest()
-        yield from late.rest()
-        state = runtime.snapshot()
-        name = self.store.put(self.batch, bucket, state)
-        report = {"file": name, "clock": runtime.clock, "load": meter.report(rows, self.key, len(state))}
-        yield _result(bucket, 0, "state", json.dumps(report).encode())
+        """What one bucket gives back, in rows of ``RESULT_SCHEMA``."""
+        raise NotImplementedError
 
     def _outputs(self, runtime: Runtime, rows: pa.Table | None, clock: int | None) -> Iterator[Output]:
         """What the engine says, piece by piece, so that a batch with very many matches fits memory."""
@@ -105,7 +85,40 @@ class Detect:
         return ends[:-1]
 
 
-class _Parcel:
+@dataclass(frozen=True, slots=True)
+class Detect(Buckets):
+    """Buckets whose states are files of a version store.
+
+    Attributes:
+        store: where states are.
+        batch: number of the micro-batch, under which new states are written.
+        files: bucket -> the state to go on from.
+        key: the attributes that decide the bucket.
+    """
+
+    store: VersionStore
+    batch: int
+    files: dict[int, str]
+    key: tuple[str, ...] = ()
+
+    def _bucket(self, bucket: int, cells: pa.Table) -> Iterator[pa.RecordBatch]:
+        name = self.files.get(bucket)
+        runtime = Runtime.restore(self.fresh if name is None else self.store.get(name))
+        meter = Meter(runtime)
+        rows, clock = unpack_cells(cells, self.arrival)
+        changes, late = Parcel(bucket, "changes"), Parcel(bucket, "late")
+        for output in self._outputs(runtime, rows, clock):
+            yield from changes.add(output.changes)
+            yield from late.add(output.late)
+        yield from changes.rest()
+        yield from late.rest()
+        state = runtime.snapshot()
+        name = self.store.put(self.batch, bucket, state)
+        report = {"file": name, "clock": runtime.clock, "load": meter.report(rows, self.key, len(state))}
+        yield _result(bucket, 0, "state", json.dumps(report).encode())
+
+
+class Parcel:
     """Collects one kind of output rows into cells of a fair size; there is at least one, which tells the columns."""
 
     def __init__(self, bucket: int, kind: str) -> None:

@@ -1,0 +1,177 @@
+"""Split: how a DataFrame is split for the engine, for the sink and for ``detect`` alike.
+
+It holds what both are told (stream, queries, buckets, key, order of arrival, steps), refuses what cannot work, and
+makes the cells that go through the shuffle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from latecomer.connectors import spark_cells, spark_keys
+from latecomer.connectors.spark_tag import Tag
+from latecomer.errors import ConfigError, MissingDependency, SchemaError
+from latecomer.query.query import Query
+from latecomer.runtime import Runtime
+from latecomer.stream import Stream
+from latecomer.units import Duration, DurationLike
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+class Split:
+    """What is asked of a stream, and how its rows reach the engine. Raises ConfigError for options without sense."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        queries: Sequence[Query] | Query,
+        *,
+        buckets: int | None,
+        key: Sequence[str] | str | None,
+        arrival: str | None,
+        step: DurationLike | None,
+    ) -> None:
+        _need_spark()
+        name = type(self).__name__
+        if not isinstance(stream, Stream):
+            raise ConfigError(f"{stream!r} is no stream: give Stream(type=…, ts=…, id=…)")
+        if arrival is not None and not isinstance(arrival, str):
+            raise ConfigError(f"arrival={arrival!r}: give the name of the column that says when a row arrived")
+        self.stream = stream
+        self.queries = (queries,) if isinstance(queries, Query) else tuple(queries)
+        for query in self.queries:
+            if not isinstance(query, Query):
+                raise ConfigError(f"{query!r} is not a query: give latecomer.Query(text, name=…, level=…)")
+        if not self.queries:
+            raise ConfigError(f"at least one query is needed: {name}(stream, [query], …)")
+        if stream.id is None:
+            raise ConfigError(
+                f"{name} needs Stream(id=…): events numbered by arrival would have other ids after a replay. "
+                "Name a column that identifies an event; with Kafka, concat(topic, partition, offset) does"
+            )
+        self.buckets, self.key = spark_keys.choose(self.queries, buckets, key)
+        if self.buckets > 1:
+            _check_parts(stream)
+        if step is not None and arrival is None:
+            raise ConfigError(f"step={step!r} needs arrival=…: the column that says when a row arrived")
+        self.arrival = arrival
+        self.step = None if step is None else Duration.of(step)
+        if self.step is not None and self.step.amount == 0:
+            raise ConfigError(f"step={step!r}: a length of time above 0 is needed, like '15 minutes'")
+        self._checked: tuple[StructType, pa.Schema, bytes] | None = None
+        self._numbers: dict[int, tuple[int, ...]] = {}
+        Runtime(stream, self.queries)  # refuses what the engine would refuse, before the stream starts
+
+    def _cells(self, rows: DataFrame, clock: int | None) -> DataFrame:
+        """The rows as cells, each with its bucket; ``clock`` is the stream's before them."""
+        tag = Tag(buckets=self.buckets, stream=self.stream, arrival=self.arrival, clock=clock)
+        bucket = spark_keys.bucket_column(self.key, self.buckets, rows.schema)
+        return rows.withColumn(spark_cells.BUCKET, bucket).mapInArrow(tag, spark_cells.CELL_SCHEMA)
+
+    def _check(self, batch: DataFrame) -> tuple[pa.Schema, bytes]:
+        """The batch's schema in Arrow, and the state to begin with; SchemaError when columns are missing or wrong."""
+        if self._checked is None or self._checked[0] != batch.schema:
+            schema: pa.Schema = batch.limit(0).toArrow().schema
+            wanted = [(name, "to split the stream by") for name in self.key]
+            if self.arrival is not None:
+                wanted.append((self.arrival, "to order rows by"))
+            for name, purpose in wanted:
+                if name not in schema.names:
+                    raise SchemaError(f"there is no column {name!r} {purpose}; columns: {schema.names}")
+            for name in (spark_cells.BUCKET, spark_cells.CLOCK):
+                if name in schema.names:
+                    raise SchemaError(f"the column name {name!r} is used by PatternSink itself: rename the column")
+            runtime = Runtime(self.stream, self.queries)
+            runtime.process(schema.empty_table())
+            self._checked = batch.schema, schema, runtime.snapshot()
+        return self._checked[1:]
+
+    def _step_units(self, schema: pa.Schema) -> int | None:
+        """The step in the arrival column's own units."""
+        if self.step is None or self.arrival is None:
+            return None
+        kind = schema.field(self.arrival).type
+        if pa.types.is_timestamp(kind):
+            units = self.step.units(kind.unit)
+        elif pa.types.is_integer(kind):
+            units = self.step.units(self.stream.unit_for(schema.field(self.stream.ts).type))
+        else:
+            raise SchemaError(
+                f"step={self.step} needs a time of arrival, and column {self.arrival!r} holds {kind}: whole "
+                "numbers in the stream's unit or timestamps are allowed"
+            )
+        if units < 1:
+            raise ConfigError(f"step={self.step} is less than one unit of column {self.arrival!r}: give a longer one")
+        return units
+
+    def _to_partitions(self, cells: DataFrame) -> DataFrame:
+        """Shuffle so that bucket b is in partition ``b % partitions``.
+
+        Spark partitions by hash, and hashes of the bucket numbers themselves would fall together by chance: of 8
+        buckets on 2 partitions 6 may share one. So each partition has a number that hashes to it.
+        """
+        from pyspark.sql import functions as F
+
+        spark = cells.sparkSession
+        partitions = min(self.buckets, int(str(spark.conf.get("spark.sql.shuffle.partitions"))))
+        if partitions not in self._numbers:
+            self._numbers[partitions] = _numbers_of_partitions(spark, partitions)
+        numbers = F.array(*(F.lit(number) for number in self._numbers[partitions]))
+        chosen = F.element_at(numbers, F.col("bucket") % partitions + 1)
+        return cells.repartition(partitions, chosen)
+
+
+def _check_parts(stream: Stream) -> None:
+    """Raise ConfigError for what only a runtime that sees the whole stream can do."""
+    if stream.clock == "source" or stream.quorum > 1:
+        given = "clock='source'" if stream.clock == "source" else f"quorum={stream.quorum}"
+        raise ConfigError(
+            f"{given} needs buckets=1 here: a bucket sees the events of some sources only, and cannot compare their "
+            "clocks. Use buckets=1, or clock='stream' with quorum=1"
+        )
+    if stream.promises:
+        raise ConfigError(
+            f"promises={list(stream.promises)} needs buckets=1 here: what promises are made of is the whole "
+            "stream, and a bucket sees a part. Use buckets=1, or let punctuation travel in the stream: "
+            "Stream(punctuation=…)"
+        )
+
+
+def _numbers_of_partitions(spark: SparkSession, partitions: int) -> tuple[int, ...]:
+    """For each partition an integer that Spark's hash partitioning sends there."""
+    from pyspark.sql import functions as F
+
+    found: dict[int, int] = {}
+    tried = 16 * partitions
+    while len(found) < partitions:
+        number = F.col("id").cast("int")
+        rows = spark.range(tried).select("id", F.pmod(F.hash(number), F.lit(partitions)).alias("partition")).toArrow()
+        found = dict(zip(rows["partition"].to_pylist(), rows["id"].to_pylist(), strict=True))
+        tried *= 2
+    return tuple(found[partition] for partition in range(partitions))
+
+
+def controls(spark: SparkSession, buckets: int) -> DataFrame:
+    """One row per bucket without content, so that every bucket runs in every batch."""
+    from pyspark.sql import functions as F
+
+    return spark.range(0, buckets, 1, 1).select(
+        F.col("id").cast("int").alias("bucket"),
+        F.lit(-1).alias("part"),
+        F.lit(0).alias("seq"),
+        F.lit(None).cast("long").alias("clock"),
+        F.lit(None).cast("binary").alias("rows"),
+    )
+
+
+def _need_spark() -> None:
+    try:
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency("pyspark", "spark", "PatternSink") from error
