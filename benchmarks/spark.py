@@ -99,8 +99,6 @@ def run(repeats: int, *, quick: bool = False) -> Report:
         for part in (large, small, joins):
             part(spark, Path(folder) / part.__name__, report, repeats, quick)
     spark.stop()
-    for row in report.rows:
-        report.notes.append(str(row))
     return report
 
 
