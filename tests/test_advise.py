@@ -531,13 +531,24 @@ def test_every_format_gives_the_same_figures(tmp_path):
         (("log.csv", "--source", "device"), 3, "has no column 'device'"),
         (("log.csv", "-q", "PATTERN SEQ(A a, B b) WHERE a.x = 1 WITHIN 5 s"), 2, "x"),
         (("log.csv", "-o", "log.csv"), 2, "is the sample itself"),
+        (("empty.csv",), 3, "empty.csv has no event that can be read"),
+        (("log.csv", "--kafka", "exits"), 2, "--kafka picks a topic of a pipeline"),
     ],
 )
 def test_mistakes_are_told(tmp_path, monkeypatch, arguments, code, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.csv").write_text("type,ts\nA,1\nB,5\n")
+    (tmp_path / "empty.csv").write_text("type,ts\n")
     done = call(*arguments, "--unit", "s")
     assert done.exit_code == code and message in done.output
+
+
+def test_without_a_match_nothing_is_recommended(tmp_path, monkeypatch, quick):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log.csv").write_text("type,ts\n" + "".join(f"A,{n}\n" for n in range(300)))
+    done = call("log.csv", "--unit", "s", "-q", "PATTERN SEQ(A a, !X x, B b) WITHIN 5 s")
+    assert done.exit_code == 0, done.output
+    assert "has no match in what was replayed" in " ".join(done.stdout.split()) and "CONSISTENCY" not in done.stdout
 
 
 def test_a_file_of_one_event(tmp_path, monkeypatch):

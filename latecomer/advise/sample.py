@@ -148,6 +148,8 @@ def take(kept: Kept, stream: Stream, *, name: str, arrival: str | None = None) -
     Raises SchemaError where a column is missing or is no time, and where no row can be used.
     """
     table = kept.table
+    if not kept.table.num_rows:
+        raise SchemaError(f"{name} has no event that can be read: there is nothing to measure")
     for column in (stream.type, stream.ts, stream.id, stream.source, arrival):
         if column is not None and column not in table.column_names:
             raise SchemaError(f"{name} has no column {column!r}: it has {', '.join(map(repr, table.column_names))}")

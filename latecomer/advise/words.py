@@ -69,6 +69,9 @@ def recommend(trial: Trial, recall: float, wrong: float) -> Recommendation:
         recall: the least share of the true matches that must be found, and of the answers that must be true.
         wrong: the largest share of alarms that may be wrong at first, where they can be taken back.
     """
+    if not trial.truth:
+        nothing = "The query has no match in what was replayed, so nothing can be said of what a level would miss."
+        return Recommendation((), nothing, tuple(_cautions(trial, ())))
     real = [p for p in trial.points if p.promises != ""]
     fit = [p for p in real if p.verdict.recall >= recall and p.verdict.precision >= recall and _wait(p) is not None]
     final = min((p for p in fit if p.family != "aggressive"), key=_cost, default=None)
@@ -105,8 +108,6 @@ def _cost(point: Point) -> tuple[float, float, float, int]:
 
 
 def _why(trial: Trial, quick: Point | None, final: Point | None, recall: float) -> str:
-    if not trial.truth:
-        return "The query has no match in what was replayed, so nothing can be said of what a level would miss."
     if quick is None and final is None:
         return (
             f"No level found {percent(recall)} of the matches on this sample before it ended: the sample is short "
