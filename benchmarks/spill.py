@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -78,8 +79,19 @@ def run(repeats: int = 3, *, quick: bool = False, say: Callable[[str], None] = p
     settings = {"query": query, "late": LATE, "batch": BATCH, "repeats": repeats, "quick": quick, **asdict(sizes)}
     report = Report("spill", settings)
     figures: dict[str, float] = {}
+
+    def told(do: str, **spec: Any) -> Result:
+        """Tells of each run as soon as it is over: all together they take long."""
+        began = time.monotonic()
+        result = start(do, **spec)
+        budget = f", budget {spec['memory'] / 2**20:,.0f} MiB" if spec.get("memory") else ""
+        say(
+            f"{do}: {spec['events']:,} events, {spec['state']:,} of them kept{budget}: {time.monotonic() - began:,.0f} s"
+        )
+        return result
+
     for part in (_budget, _growth_and_opening, _versions, _waits):
-        found, raw = part(sizes, repeats, start)
+        found, raw = part(sizes, repeats, told)
         figures |= found
         report.rows += raw
     report.rows.insert(0, {"figures": figures, "wanted": dict(WANTED)})
