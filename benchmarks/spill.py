@@ -85,9 +85,8 @@ def run(repeats: int = 3, *, quick: bool = False, say: Callable[[str], None] = p
         began = time.monotonic()
         result = start(do, **spec)
         budget = f", budget {spec['memory'] / 2**20:,.0f} MiB" if spec.get("memory") else ""
-        say(
-            f"{do}: {spec['events']:,} events, {spec['state']:,} of them kept{budget}: {time.monotonic() - began:,.0f} s"
-        )
+        took = time.monotonic() - began
+        say(f"{do}: {spec['events']:,} events, {spec['state']:,} of them kept{budget}: {took:,.0f} s")
         return result
 
     for part in (_budget, _growth_and_opening, _versions, _waits):
