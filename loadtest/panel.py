@@ -56,7 +56,7 @@ def panel(
             _FIELD.format(name=name, value=escape(value, quote=True), words=escape(WORDS[name]))
             for name, value in knobs().typed().items()
         )
-        told = "\n".join(f"{name:12} {value}" for name, value in state().items())
+        told = "\n".join(f"{name:14} {value}" for name, value in state().items())
         shown = f'<p class="said" role="status">{escape(said)}</p>' if said else ""
         return Response(_PAGE.format(said=shown, fields=fields, state=escape(told)), code, mimetype="text/html")
 

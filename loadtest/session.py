@@ -150,12 +150,19 @@ class Session:
 
     def state(self) -> dict[str, Any]:
         """Figures for the panel."""
+        found = self.fleet.truth.verdict()
         latency = np.quantile(self.recent, (0.5, 0.99)).round().astype(int).tolist() if self.recent else [None, None]
         return {
             "sources": len(self.fleet.sources),
             "sent": self.sent,
             "held back": len(self.fleet.outbox),
             "latency p50": latency[0],
-            "latency p99": latency[1],
-            "so far": str(self.fleet.truth.verdict()),
+            "p99, ms": latency[1],
+            "detected": found.detected,
+            "not there yet": found.missed,
+            "wrong now": found.wrong,
+            "taken back": found.corrections,
+            "duplicated": found.duplicated,
+            "told late": found.told_late,
+            "dead letters": f"{found.dead} of {found.poison}",
         }

@@ -249,7 +249,7 @@ def test_the_page_turns_knobs_while_it_runs():
     app.register_blueprint(panel(lambda: held[-1], held.append, lambda: {"sent": 7}))
     client = app.test_client()
     shown = client.get("/disorder").get_data(as_text=True)
-    assert 'name="late" value="0.1"' in shown and "sent         7" in shown
+    assert 'name="late" value="0.1"' in shown and "sent           7" in shown
     assert client.post("/disorder", data={"late": "0.7", "outage": "2"}).status_code == 200
     assert (held[-1].late, held[-1].outage) == (0.7, 2)
     refused = client.post("/disorder", data={"late": "<b>7"})
@@ -274,7 +274,7 @@ def test_the_page_works_in_a_browser(page):
         page.get_by_role("button", name="Apply").click()
         assert page.get_by_role("status").inner_text() == "Applied."
         assert (held[-1].late, held[-1].ways) == (0.25, {"delayed": 1, "stragglers": 2})
-        assert page.wrong == [] and "sent         2" in page.locator("pre").inner_text()
+        assert page.wrong == [] and "sent           2" in page.locator("pre").inner_text()
     finally:
         server.shutdown()
         thread.join(10)
