@@ -327,3 +327,34 @@ def test_pruning_beside_a_writer_between_any_two_operations(disk, quick_path):
             break
         shutil.rmtree(root)
     assert at > 150
+
+
+def test_a_file_that_could_not_be_synced_is_written_again(disk, quick_path, monkeypatch):
+    """After a failed sync a system may count lost pages as written: the next sync alone would prove nothing."""
+    writer = Writer(quick_path / "state")
+    writer.claim()
+    writer.put("a")
+    name = writer.pages["a"][0]
+    path = quick_path / "state" / name
+    failed: list[str] = []
+    again: list[bytes] = []
+
+    def fail(operation: str, where: str) -> None:
+        if operation == "fsync" and where == str(path) and not failed:
+            failed.append(where)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def pwrite(file: int, data: bytes, at: int) -> int:
+        assert at == sum(map(len, again))
+        again.append(data)
+        return os.pwrite(file, data, at)
+
+    disk.before = fail
+    monkeypatch.setattr(disk, "pwrite", pwrite, raising=False)
+    with pytest.raises(StateError, match=name):
+        writer.commit(0)
+    assert standing(quick_path / "state") == {}
+    assert not again
+    writer.commit(0)
+    assert standing(quick_path / "state") == {0: {"a"}}
+    assert b"".join(again) == path.read_bytes()

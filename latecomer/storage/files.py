@@ -1,8 +1,9 @@
 """Files of a folder, wherever it is: the few operations that a state needs, on disks and in object stores.
 
 The rule: a file is written once, whole, under a name that nobody used before, and never changed. So no reader needs a
-lock. ``write`` may leave a part of the file behind when the machine dies in it; ``publish`` shows the whole file or
-nothing. Both are durable when they return. A file that could not be written leaves nothing behind.
+lock. ``write`` may leave a part of the file behind when the machine dies in it; what it has written is durable after
+``secure``. ``publish`` shows the whole file, durably, or nothing. A file that could not be written leaves nothing
+behind.
 
 Names are relative to the folder, ``folder/name``. Failures are OSErrors; :func:`failure` puts them in words.
 """
@@ -30,7 +31,11 @@ class Files(Protocol):
     """What a state needs of a file system."""
 
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
-        """A new file that holds ``chunks``."""
+        """A new file that holds ``chunks``; durable after :meth:`secure`."""
+        ...
+
+    def secure(self, names: Sequence[str]) -> None:
+        """Make files that were written durable."""
         ...
 
     def publish(self, name: str, data: bytes) -> None:
@@ -60,15 +65,40 @@ class LocalFiles:
     def __init__(self, root: str, *, sync: bool = True) -> None:
         self._root = root
         self._sync = sync
+        self._unsure: set[str] = set()  # paths whose content the system may have given up
 
     def write(self, name: str, chunks: Iterable[bytes]) -> None:
-        path = self._path(name)
-        self._fill(path, chunks)
-        self._settle(os.path.dirname(path))
+        self._fill(self._path(name), chunks, False)
+
+    def secure(self, names: Sequence[str]) -> None:
+        if not self._sync:
+            return
+        paths = [self._path(name) for name in names]
+        for path in paths:
+            self._flush(path)
+        for folder in sorted({os.path.dirname(path) for path in paths}):
+            self._settle(folder)
+
+    def _flush(self, path: str) -> None:
+        """Make a file's content durable. After a failure the system may take what it could not write for written, so
+        the next attempt writes all of it again."""
+        file = os.open(path, os.O_RDWR)
+        try:
+            if path in self._unsure:
+                at = 0
+                while data := os.pread(file, _GATHER, at):
+                    at += os.pwrite(file, data, at)
+            os.fsync(file)
+        except OSError:
+            self._unsure.add(path)
+            raise
+        finally:
+            os.close(file)
+        self._unsure.discard(path)
 
     def publish(self, name: str, data: bytes) -> None:
         path = self._path(name)
-        self._fill(path + ".part", [data])
+        self._fill(path + ".part", [data], True)
         try:
             os.replace(path + ".part", path)
         except OSError:
@@ -106,7 +136,7 @@ class LocalFiles:
     def _path(self, name: str) -> str:
         return os.path.join(self._root, *name.split("/"))
 
-    def _fill(self, path: str, chunks: Iterable[bytes]) -> None:
+    def _fill(self, path: str, chunks: Iterable[bytes], durably: bool) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         try:
             file = os.open(path, flags, 0o666)
@@ -119,7 +149,7 @@ class LocalFiles:
                     view = memoryview(chunk)
                     while view:
                         view = view[os.write(file, view) :]
-                if self._sync:
+                if self._sync and durably:
                     os.fsync(file)
             finally:
                 os.close(file)
@@ -182,6 +212,9 @@ class ArrowFiles:
             with contextlib.suppress(Exception):
                 self._fs.delete_file(path)
             raise
+
+    def secure(self, names: Sequence[str]) -> None:
+        """Nothing to do: what was written is durable."""
 
     @_os_errors()
     def publish(self, name: str, data: bytes) -> None:

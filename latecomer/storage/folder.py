@@ -58,6 +58,7 @@ class StateFolder(StateReader):
         self._records: set[str] = set()  # records that may be there
         self._sizes: dict[str, int] = {}  # blob files that may be there, with their sizes
         self._live: dict[str, set[int]] = {}  # of the files that this writer has put: where the blobs not freed begin
+        self._loose: set[str] = set()  # files that this writer has put and that are not durable yet
         self._doubt: set[str] = set()  # files of a record of which it is not known whether it has appeared
 
     def claim(self) -> int:
@@ -73,7 +74,7 @@ class StateFolder(StateReader):
         names = [name for _, name in self.standing()[1]]  # whoever has committed before the claim is among them
         self._kept = [self.record(name) for name in names]
         self._sizes = {name: size for version in self._kept for name, size in version.files.items()}
-        self._live, self._doubt, self._step = {}, set(), 0
+        self._live, self._loose, self._doubt, self._step = {}, set(), set(), 0
         takeover = versions.record_name(self._claim.writer, 0, None)
         self._records = {*names, takeover}
         self._publish(f"versions/{takeover}", versions.encode(None, names))
@@ -90,7 +91,8 @@ class StateFolder(StateReader):
     # --- the shelf ---
 
     def put(self, blobs: Sequence[bytes]) -> list[Slot]:
-        """Write ``blobs`` to one new file; durable on return. Raises StateError when fenced, or when it fails."""
+        """Write ``blobs`` to one new file; durable with the version that names them. Raises StateError when fenced, or
+        when it fails."""
         claim = self._mine()
         if not blobs:
             return []
@@ -154,6 +156,7 @@ class StateFolder(StateReader):
         version = replace(
             version, residue=place, files={name: self._sizes[name] for name in sorted({*names, place[0]})}
         )
+        self._secure(self._loose & version.files.keys())
         self._doubt |= version.files.keys()
         self._records.add(version.name)
         self._publish(f"versions/{version.name}", versions.encode(version, [old.name for old in kept]))
@@ -176,7 +179,18 @@ class StateFolder(StateReader):
         except OSError as error:
             raise failure(error, self.shown, name, "written") from error
         self._sizes[name] = size
+        self._loose.add(name)
         return slots
+
+    def _secure(self, names: set[str]) -> None:
+        """Make files durable, before a record names them: a put that no version needs is never waited for."""
+        try:
+            self.files.secure(sorted(names))
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                self._mine()  # whoever has taken over deletes what others have begun
+            raise failure(error, self.shown, min(names), "written") from error
+        self._loose -= names
 
     def _publish(self, name: str, data: bytes) -> None:
         try:
@@ -195,6 +209,7 @@ class StateFolder(StateReader):
         if self._delete(doomed):
             for name in doomed:
                 del self._sizes[name]
+                self._loose.discard(name)
 
     def _sweep_strangers(self, writer: str) -> None:
         """Delete what former writers have left and nothing names."""

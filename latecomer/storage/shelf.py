@@ -21,7 +21,8 @@ class Shelf(Protocol):
     def put(self, blobs: Sequence[bytes]) -> list[Slot]:
         """Keep ``blobs`` together, in one new immutable file; one slot each, in their order.
 
-        They are durable when this returns. Raises StateError, and keeps nothing, when they cannot be written.
+        They survive this process when this returns, and the machine once a version names them. Raises StateError, and
+        keeps nothing, when they cannot be written.
         """
         ...
 
