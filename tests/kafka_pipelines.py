@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 import latecomer as lc
 from latecomer.connectors.kafka.config import loads
@@ -275,8 +275,13 @@ class Scenario:
         consumer = Consumer(config)
         try:
             parts = [TopicPartition(t, p) for t in self.inputs for p in range(self.partitions)]
-            done = sum(max(part.offset, 0) for part in consumer.committed(parts, 10))
-            return done, len(self.sent)
+            for _ in range(50):  # a broker that has just started does not know yet
+                try:
+                    return sum(max(part.offset, 0) for part in consumer.committed(parts, 10)), len(self.sent)
+                except KafkaException as problem:
+                    last = problem
+                    time.sleep(0.1)
+            raise last
         finally:
             consumer.close()
 

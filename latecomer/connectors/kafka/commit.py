@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -39,6 +39,9 @@ SLICE = 1.0
 _STALE = (KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID)
 
 
+T = TypeVar("T")
+
+
 class Aborted(LatecomerError):
     """The commit cannot be completed; the tasks go back to what is committed."""
 
@@ -55,7 +58,7 @@ class Fenced(Rejoin):
     """This producer may not write any more: another process took its place, or the brokers gave it up as dead."""
 
 
-def attempt(call: Callable[[], Any], alive: Callable[[], None], seconds: float = 120.0) -> Any:
+def attempt(call: Callable[[], T], alive: Callable[[], None], seconds: float = 120.0) -> T:
     """Call until it works, for at most ``seconds``; raises Aborted or Fenced as the error demands."""
     end = time.monotonic() + seconds
     while True:
@@ -70,6 +73,7 @@ def attempt(call: Callable[[], Any], alive: Callable[[], None], seconds: float =
             if error.txn_requires_abort() or not error.retriable() or time.monotonic() > end:
                 raise Aborted(error.str()) from problem
         alive()
+        time.sleep(0.005)
 
 
 class Outbox:
@@ -125,7 +129,7 @@ class Outbox:
             return False
         except KafkaException as problem:
             error = problem.args[0]
-            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and (message.kind != "cut" or message.value):
                 return self._write(self._encoder.too_large(message))
             raise (Fenced if error.fatal() else Aborted)(error.str()) from problem
         return True

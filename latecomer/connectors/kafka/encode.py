@@ -90,7 +90,7 @@ class Encoder:
         headers: Headers = [header for header in message.headers() or () if header[0] != POSITION]
         headers += told(
             reason=problem.reason,
-            detail=str(problem)[:500],
+            detail=str(problem)[:200],
             topic=topic,
             partition=partition,
             offset=offset,
@@ -99,16 +99,17 @@ class Encoder:
         return Outgoing(self._dead, message.key(), message.value(), "dead", headers, timestamp=max(timestamp, 0))
 
     def too_large(self, message: Outgoing) -> Outgoing:
-        """What is written instead of a message that the brokers would refuse for its size: a dead letter, cut short."""
-        value = message.value or b""
-        headers = [] if message.kind != "dead" else list(message.headers or ())
+        """What is written instead of a message that is refused for its size: a dead letter, cut short; if that is
+        refused as well, half of it, without what is not ours."""
+        value, headers = message.value or b"", list(message.headers or ())
+        if message.kind == "cut":
+            own = [header for header in headers if header[0].startswith("latecomer.")]
+            return message._replace(value=value[: len(value) // 2], key=None, headers=own)
         if message.kind != "dead":
             headers += told(reason="output_too_large", detail=f"{len(value)} bytes", topic=message.topic)
         headers += told(truncated=len(value))
-        if sum(len(name) + len(content or b"") for name, content in headers) > TRUNCATED:
-            headers = [header for header in headers if header[0].startswith("latecomer.")]
-        key = None if message.key is None else message.key[:TRUNCATED]
-        return Outgoing(self._dead, key, value[:TRUNCATED], "dead", headers, timestamp=message.timestamp)
+        cut = value[:TRUNCATED]
+        return Outgoing(self._dead, message.key, cut, "cut", headers, timestamp=message.timestamp)
 
 
 def told(**facts: object) -> Headers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from latecomer.connectors.kafka.config import Pipeline
 
 log = logging.getLogger("latecomer.kafka.opening")
+T = TypeVar("T")
 
 
 class Opener:
@@ -65,10 +66,22 @@ class Opener:
             found: list[TopicPartition] = self._consumer.committed(parts, 5)
             for part in found:
                 if part.error is not None:
-                    raise KafkaException(KafkaError(part.error.code(), retriable=True))
+                    raise KafkaException(part.error)
             return found
 
-        return attempt(ask, self._alive)  # type: ignore[no-any-return]
+        return self._patiently(ask)
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """The answer to a question that changes nothing: it may be put again whatever went wrong."""
+
+        def again() -> T:
+            try:
+                return ask()
+            except KafkaException as problem:
+                error = problem.args[0]
+                raise KafkaException(KafkaError(error.code(), error.str(), retriable=True)) from problem
+
+        return attempt(again, self._alive)
 
     def _task(self, name: str, parts: Sequence[TopicPartition]) -> Task:
         topic, partition = parts[0].topic, parts[0].partition
@@ -109,7 +122,8 @@ class Opener:
         if self.pipeline.guarantee == "at-least-once" and len(began) == 1:
             (committed,) = began.values()
             (part,) = parts
-            _, high = self._consumer.get_watermark_offsets(TopicPartition(part.topic, part.partition), 10)
+            where = TopicPartition(part.topic, part.partition)
+            _, high = self._patiently(lambda: self._consumer.get_watermark_offsets(where, 5))
             task.fine = min(high, committed + self.pipeline.limits.max_in_flight + self.pipeline.limits.batch)
         log.info("opened", extra={"fields": {"task": name, "state": mark.state, "offsets": began, "from": positions}})
         return task
@@ -119,7 +133,7 @@ class Opener:
         if part.offset >= 0:
             return int(part.offset)
         place = TopicPartition(part.topic, part.partition)
-        low, high = attempt(lambda: self._consumer.get_watermark_offsets(place, 5), self._alive)
+        low, high = self._patiently(lambda: self._consumer.get_watermark_offsets(place, 5))
         return int(high if self._from_end else low)
 
     def _name(self, part: TopicPartition) -> str:

@@ -28,6 +28,10 @@ _FRAME = 5
 #: For how many seconds an unknown number stays unknown without asking again: a flood of such messages must not become
 #: a flood of requests.
 _DOUBT = 60.0
+#: Properties of the client that it wants as numbers.
+_NUMBERS = (
+    "cache.capacity", "cache.latest.ttl.sec", "max.retries", "retries.max.wait.ms", "retries.wait.ms", "timeout",
+)  # fmt: skip
 
 
 class Schemas:
@@ -79,7 +83,8 @@ def _unknown(number: int) -> Unreadable:
 
 def client_of(config: Mapping[str, Any]) -> SchemaRegistryClient:
     """A client of the registry; fails within seconds when nobody answers, since the caller tries again."""
-    return SchemaRegistryClient({"max.retries": 1, "timeout": 5, **config})
+    given = {name: int(value) if name in _NUMBERS else value for name, value in config.items()}
+    return SchemaRegistryClient({"max.retries": 1, "timeout": 5, **given})
 
 
 def avro_reader(shape: Shape, client: SchemaRegistryClient) -> ReadValue:
