@@ -376,3 +376,26 @@ def test_several_partitions_are_mixed_fairly(tmp_path):
     marks = [SimpleNamespace(offset=offset, mark=mark) for _, offset, mark in task.marks()]
     assert all(one.mark.state == two.mark.state for one, two in pairwise(marks))
     assert task.needs_version
+
+
+def test_several_partitions_tell_their_changes_one_by_one_for_a_while(tmp_path):
+    given = loads(
+        PIPELINE.format(
+            state=tmp_path, level="aggressive(max_delay = 1 s)", stream="", input="", more="", within="20 ms"
+        ).replace('topic = "in"', 'topic = ["in", "other"]')
+    )
+    events = [("A", 0), ("C", 5), ("B", 2)]
+    messages = [
+        Fake(json.dumps({"id": kind, "type": kind, "ts": ts, "k": 1}).encode(), n)
+        for n, (kind, ts) in enumerate(events)
+    ]
+    decoders = dict.fromkeys(("in", "other"), Decoder(given.inputs[0], given))
+    ops = []
+    for fine in (0, 2):
+        runtime = lc.Runtime(given.stream, given.queries)
+        task = MatchTask("3", decoders, Encoder(given), runtime, {("in", 3): 0, ("other", 3): 0})
+        task.fine_count = fine
+        changes, _, _ = told(task.take({("in", 3): messages}))
+        ops.append([change["op"] for change in changes])
+        assert (task.fine_count > 0) is False
+    assert ops == [[], ["insert", "delete"]]

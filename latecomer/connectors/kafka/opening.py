@@ -119,12 +119,15 @@ class Opener:
                 positions[place] = mark.at
         task = MatchTask(name, self._decoders, self._encoder, runtime, positions, merge)
         task.version, task.at, task.until = mark.state, mark.at, until
-        if self.pipeline.guarantee == "at-least-once" and len(began) == 1:
-            (committed,) = began.values()
-            (part,) = parts
-            where = TopicPartition(part.topic, part.partition)
-            _, high = self._patiently(lambda: self._consumer.get_watermark_offsets(where, 5))
-            task.fine = min(high, committed + self.pipeline.limits.max_in_flight + self.pipeline.limits.batch)
+        if self.pipeline.guarantee == "at-least-once":
+            most = self.pipeline.limits.max_in_flight + self.pipeline.limits.batch
+            if len(began) > 1:
+                task.fine_count = most
+            else:
+                (committed,) = began.values()
+                where = TopicPartition(parts[0].topic, parts[0].partition)
+                _, high = self._patiently(lambda: self._consumer.get_watermark_offsets(where, 5))
+                task.fine = min(high, committed + most)
         log.info("opened", extra={"fields": {"task": name, "state": mark.state, "offsets": began, "from": positions}})
         return task
 

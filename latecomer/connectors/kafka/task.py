@@ -87,7 +87,7 @@ class MatchTask:
     ``positions``: the next offset of each partition. ``until``: offsets below it were taken in before by the process
     that committed them; they rebuild the state and give no output. ``fine``: offsets below it may have been taken in
     before without a commit; their changes are told one by one, so that nothing that a reader saw stays without its
-    correction.
+    correction. ``fine_count``: the same for so many messages, where there are several partitions.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class MatchTask:
         self.at: int | None = None
         self.until = -1
         self.fine = -1
+        self.fine_count = 0
         self.told_time = False
         self.taken = 0  # messages since the last commit
         self._decoders = decoders
@@ -165,7 +166,8 @@ class MatchTask:
             return
         batch, poison = self._decode(batches)
         first = min(messages[0].offset() for messages in batches.values())
-        cuts = range(1, batch.num_rows) if first < self.fine else ()
+        cuts = range(1, batch.num_rows) if first < self.fine or self.fine_count > 0 else ()
+        self.fine_count -= sum(map(len, batches.values()))
         if batch.num_rows:
             for piece in self.runtime.stream_pieces(batch, cuts=cuts):
                 if not silence:
