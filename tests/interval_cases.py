@@ -93,11 +93,12 @@ def query(pick, level, strategies=(worlds.STAM, worlds.STAM, worlds.STNM)):
 
 def events(pick, types, most, longest, form):
     """Events of ``types``: mostly some that follow each other in time as the pattern says, and some others."""
+    mixed = pick([True, False])  # else all attributes agree
     places = []  # (type, lower end)
     for _ in range(pick([1, 1, 2, 3])):
         time = pick(range(-2, 5))
         for type in types:
-            if pick([True, True, True, True, False]):
+            if pick([True] * 9 + [False]):
                 places.append((type, time))
             time += pick([0, 1, 1, 1, 2])
     places += [(pick([*types, "Z"]), pick(range(-3, 9))) for _ in range(pick([0, 0, 1, 2]))]
@@ -108,7 +109,9 @@ def events(pick, types, most, longest, form):
         if form == "stamp":
             source = pick(["good", "fair", "bad", None])
             event |= {"source": source, "upper": lower + 2 * ERRORS.get(source, 2)}
-        event |= {"k": pick(["x", "x", "x", "x", "x", "y", None]), "v": pick([0, 1, 1, 1, 2, None])}
+        event |= {"k": "x", "v": 1}
+        if mixed:
+            event |= {"k": pick(["x", "x", "x", "x", "x", "y", None]), "v": pick([0, 1, 1, 1, 2, None])}
         if form == "shape":
             units = length + 1
             event["weights"] = [round(units**2 * w) for w in Triangular().weights(units)]
@@ -126,11 +129,13 @@ def movers(pick, found, slack):
     return [common | {"id": f"z{i}", "lower": time, "upper": time} for i, time in enumerate(times)]
 
 
-def arrivals(pick, found, slack):
-    """An order in which no lower end is more than ``slack`` behind the largest before it; None: any order."""
-    late = [0 if slack is None else pick([0, slack, pick(range(slack + 1))]) for _ in found]
+def arrivals(pick, found, slack, held=None):
+    """An order in which no lower end is more than ``slack`` behind the largest before it; None: any order. Events of
+    type ``held`` are as late as that allows.
+    """
     if slack is None:
-        return sorted(found, key=lambda e: pick(range(100)))
+        return sorted(found, key=lambda e: (e["type"] == held, pick(range(100))))
+    late = [slack if e["type"] == held else pick([0, 0, slack, pick(range(slack + 1))]) for e in found]
     order = sorted(zip(found, late, strict=True), key=lambda pair: (pair[0]["lower"] + pair[1], pick(range(100))))
     return [e for e, _ in order]
 
@@ -152,12 +157,13 @@ def make(pick, level, slack, most=6, keep=True, forms=("ends", "ends", "shape", 
     longest = {"exact": 0, "stamp": 4}.get(form, pick([3, 3, 2, 5, 0]))
     found = events(pick, [c.type for c in asked.plan.components], most, longest, form)
     found += movers(pick, found, longest + (slack or 0))
-    steps = arrivals(pick, found, None if not keep or slack is None else slack + longest)
+    held = pick([None, *[n.component.type for n in asked.plan.negations] * 3, *(c.type for c in asked.plan.positives)])
+    steps = arrivals(pick, found, None if not keep or slack is None else slack + longest, held)
     for _ in range(pick([0, 1, 2, 3])):
         steps = promised(pick, steps)
     if pick([False, True]):
         steps.insert(pick(range(len(steps) + 1)), ("restart",))
-    often = pick([1, 2, 1000])
+    often = pick([1, 1, 2, 1000])
     cuts = frozenset(n for n in range(len(steps)) if pick(range(often)) == 0)
     return Run(asked, longest, tuple(steps), cuts, form, declared)
 
