@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import latecomer as lc
+from latecomer.connectors.kafka import loop
 from latecomer.connectors.kafka.config import loads
 from latecomer.connectors.kafka.decode import Decoder
 from latecomer.connectors.kafka.encode import Encoder, plain
@@ -399,3 +400,13 @@ def test_several_partitions_tell_their_changes_one_by_one_for_a_while(tmp_path):
         ops.append([change["op"] for change in changes])
         assert (task.fine_count > 0) is False
     assert ops == [[], ["insert", "delete"]]
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=12), st.integers(0, 12))
+def test_messages_that_were_fetched_again_are_left_out(offsets, position):
+    kept = [message.offset() for message in loop._from([Fake(b"", offset) for offset in offsets], position)]
+    wanted = []
+    for offset in offsets:
+        if offset >= position and (not wanted or offset > wanted[-1]):
+            wanted.append(offset)
+    assert kept == wanted

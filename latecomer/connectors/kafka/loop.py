@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -110,7 +111,11 @@ class Member:
             self.commits = ExactlyOnce(self._consumer, self._producer, keeper, pipeline.state.interval)
         else:
             failed: list[KafkaError] = []
-            note = lambda error, _: failed.append(error) if error else None  # noqa: E731
+
+            def note(error: KafkaError | None, _: Any) -> None:
+                if error is not None:
+                    failed.append(error)
+
             self._producer = Producer(producer_properties(pipeline, None, on_delivery=note))
             self.commits = AtLeastOnce(self._consumer, self._producer, keeper, pipeline.state.interval, failed)
         self._outbox = Outbox(self._producer, encoder, self.commits.begin)
@@ -149,7 +154,8 @@ class Member:
     def _turn(self) -> None:
         if self._outbox:
             self._pause()
-            self._consumer.consume(1, 0)  # for the group's sake
+            # For the group's sake; a partition that comes just now may give a message although all are paused.
+            self._give(self._consumer.consume(1, 0))
         else:
             self._resume()
             self._take_in()
@@ -209,6 +215,10 @@ class Member:
             return
         if self.pipeline.limits.batch > 1:
             messages += self._consumer.consume(self.pipeline.limits.batch - 1, self._linger)
+        self._give(messages)
+
+    def _give(self, messages: Sequence[Any]) -> None:
+        """Give messages to their tasks."""
         given: dict[str, dict[Partition, list[Message]]] = {}
         for partition, batch in _by_partition(messages, len(self._of)):
             task = self._of.get(partition)
@@ -337,7 +347,7 @@ class Member:
         self.watch.show(figures, {task.name: task.runtime for task in tasks if task.runtime is not None})
 
 
-_error = methodcaller("error")
+_error, _offset = methodcaller("error"), methodcaller("offset")
 
 
 def _by_partition(messages: Sequence[Message], owned: int) -> Iterator[tuple[Partition, list[Message]]]:
@@ -367,10 +377,12 @@ def _by_partition(messages: Sequence[Message], owned: int) -> Iterator[tuple[Par
 
 
 def _from(messages: list[Message], position: int) -> list[Message]:
-    """The messages from ``position`` on."""
-    if messages[0].offset() >= position:
+    """The messages from ``position`` on, each once: after a rebalance some may have been fetched again."""
+    offsets = np.fromiter(map(_offset, messages), np.int64, len(messages))
+    if offsets[0] >= position and bool((offsets[1:] > offsets[:-1]).all()):
         return messages
-    return [message for message in messages if message.offset() >= position]
+    highest = np.maximum.accumulate(np.concatenate([[position - 1], offsets]))
+    return [messages[number] for number in np.flatnonzero(offsets > highest[:-1]).tolist()]
 
 
 def _shown(parts: Sequence[TopicPartition]) -> list[str]:
