@@ -58,9 +58,9 @@ class Memory:
         if excess <= 0:
             return
         wanted = excess + int(self.budget * (1 - _TARGET))
-        wanted -= self._drop_copies(wanted)
-        if wanted > 0:
-            self._evict(wanted)
+        given = self._drop_copies(wanted)
+        if given < excess:  # else there is room for now, and slices that grow on leave later, in larger chunks
+            self._evict(wanted - given)
 
     def _drop_copies(self, wanted: int) -> int:
         """Drop what is on the shelf too, least recently used first; returns the bytes that this gave."""
@@ -91,7 +91,8 @@ class Memory:
         sizes = dict(zip(slices.tolist(), (counts * (payload + ids)).astype(np.int64).tolist(), strict=True))
         for store in engine.all_stores():
             for number, frame in store.frames.items():
-                sizes[number] = sizes.get(number, 0) + frame.nbytes
+                if size := frame.movable:
+                    sizes[number] = sizes.get(number, 0) + size
         # Slices of which little is here come last: small chunks cost more than they give.
         little = max(sizes.values(), default=0) // _LITTLE
         chosen = []

@@ -196,10 +196,14 @@ class Frame:
         return sum(s.count for s in self.saved) + self.fresh + (0 if self.new is None else len(self.new))
 
     @property
+    def movable(self) -> int:
+        """Bytes in memory that may leave it; the others are filters."""
+        return sum(run.nbytes for run in self.runs(View.ALL))
+
+    @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        runs = sum(run.nbytes for run in self.runs(View.ALL))
-        return runs + sum(s.nbytes for s in self.saved)
+        return self.movable + sum(s.nbytes for s in self.saved)
 
 
 class Store:
