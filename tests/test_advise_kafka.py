@@ -12,9 +12,6 @@ from typer.testing import CliRunner
 from latecomer.advise import levels
 from latecomer.cli import app
 from latecomer.disorder import measure
-from tests import kafka_fixture
-
-kafka = kafka_fixture.kafka
 
 PIPELINE = """
 name = "theft"

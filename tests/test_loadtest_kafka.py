@@ -13,9 +13,6 @@ import urllib.request
 import pytest
 
 from loadtest.__main__ import HERE, free_port, locust, pipeline_under_test
-from tests import kafka_fixture
-
-kafka = kafka_fixture.kafka
 
 
 def ask(url, **form):

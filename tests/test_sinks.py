@@ -22,10 +22,9 @@ from latecomer.connectors.sinks import (
     parquet,
 )
 from latecomer.connectors.sinks.tables import TableSink, usual
-from tests import kafka_fixture, postgres_fixture, sinks_kit
+from tests import postgres_fixture, sinks_kit
 from tests.sinks_kit import changes, late
 
-kafka = kafka_fixture.kafka
 postgres, database = postgres_fixture.postgres, postgres_fixture.database
 
 KINDS = ("duckdb", "sqlite", "parquet", "delta", "postgres", "kafka")

@@ -14,7 +14,6 @@ from tests import kafka_fixture, postgres_fixture, spark_fixture
 
 pytestmark = pytest.mark.spark
 spark = spark_fixture.spark
-kafka = kafka_fixture.kafka
 postgres, database = postgres_fixture.postgres, postgres_fixture.database
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "spark"

@@ -12,13 +12,12 @@ from latecomer.connectors import spark_detect
 from latecomer.connectors.sinks import DeltaSink, KafkaSink, ParquetSink, PostgresSink, SQLiteSink
 from latecomer.connectors.spark import PatternSink
 from latecomer.connectors.versions import VersionStore
-from tests import kafka_fixture, oracle, postgres_fixture, sinks_kit, spark_fixture, spark_job
+from tests import oracle, postgres_fixture, sinks_kit, spark_fixture, spark_job
 from tests.test_sinks import Flaky
 from tests.test_spark import Files, cut, frame, play
 
 pytestmark = pytest.mark.spark
 spark = spark_fixture.spark
-kafka = kafka_fixture.kafka
 postgres, database = postgres_fixture.postgres, postgres_fixture.database
 
 STREAM, QUERIES = spark_job.STREAM, spark_job.QUERIES

@@ -21,8 +21,7 @@ from latecomer.cli.inputs import (
     read_queries,
     read_query_text,
 )
-from latecomer.cli.pipeline import _load as load_pipeline
-from latecomer.cli.pipeline import is_pipeline, refuse
+from latecomer.cli.pipeline import is_pipeline, load_pipeline, refuse
 from latecomer.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ def check_pipeline(path: str, *, connect: bool, as_json: bool) -> None:
     """
     from latecomer.cli.report import facts, show
 
-    pipeline = _load(path)
+    pipeline = load_pipeline(path)
     from latecomer.connectors.kafka.advice import partitioning
 
     spread = partitioning(pipeline)
@@ -92,7 +92,7 @@ def run_pipeline(path: str) -> None:
     """Run one process of a pipeline until SIGTERM or SIGINT; how it ends otherwise is in its log and its exit code."""
     from latecomer.cli.app import exit_code
 
-    pipeline = _load(path)
+    pipeline = load_pipeline(path)
     from latecomer.connectors.kafka.advice import partitioning
     from latecomer.connectors.kafka.check import ready
     from latecomer.connectors.kafka.loop import run
@@ -150,7 +150,7 @@ def _waits(watch: Watch) -> bool:
     return not watch.stopping
 
 
-def _load(path: str) -> Pipeline:
+def load_pipeline(path: str) -> Pipeline:
     try:
         import confluent_kafka  # noqa: F401 (to say what is missing before anything else fails)
         import pydantic  # noqa: F401

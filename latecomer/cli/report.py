@@ -13,8 +13,9 @@ from rich.text import Text
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack
 from latecomer.consistency.policy import whole_units
 from latecomer.errors import options
-from latecomer.query.plan import Negation, Plan
+from latecomer.query.plan import Confidence, Negation, Plan
 from latecomer.query.unparse import write
+from latecomer.runtime.intervals.guards import guarded
 from latecomer.units import Duration
 
 
@@ -41,8 +42,9 @@ def facts(plan: Plan, unit: str | None = None) -> dict[str, Any]:
         "window": _length(plan.window, unit),
         "returns": [{"name": alias, "value": write(expr)} for alias, expr in plan.returns],
         "strategy": plan.strategy,
+        "confidence": str(plan.confidence),
         "level": _level(plan),
-        "waits": waits(plan),
+        "waits": waits(guarded(plan)),  # with skip-till-next-match also for rivals, which are negatives
         "retention": _retention(plan, unit),
         "text": plan.text,
     }
@@ -186,6 +188,8 @@ def show(told: dict[str, Any], console: Console) -> None:
         ("No", _lines([_negation_line(n) for n in told["negations"]])),
         ("Window", Text(with_units(told["window"]))),
         ("Returns", _lines([f"{r['name']} = {r['value']}" for r in told["returns"]])),
+        ("Strategy", Text(told["strategy"])),
+        *([] if told["confidence"] == str(Confidence()) else [("Confidence", Text(told["confidence"]))]),
         ("Level", Text(f"{told['level']['text']}: {told['level']['meaning']}")),
         ("A match waits", _lines(told["waits"])),
         ("State is kept", Text(with_units(told["retention"]))),
