@@ -20,7 +20,7 @@ STREAM = lc.Stream(type="kind", ts="at", id="id", unit="s")
 TEXT = "PATTERN SEQ(A a, !B b, C c) WHERE [tag] AND c.x > 0.2 WITHIN 20 s RETURN a.x AS x, c.tag AS tag"
 LEVELS = [lc.KSlack("40 s"), lc.Aggressive("40 s"), lc.Aggressive("40 s", patience="5 s")]
 QUERIES = [lc.Query(TEXT, name=f"gap {n}", level=level) for n, level in enumerate(LEVELS)]
-COLUMNS = "id long, kind string, at long, tag string, x double"
+COLUMNS = "id long, kind string, at long, tag string, x double, place long"
 
 
 def sinks_of(folder, number):
@@ -62,6 +62,19 @@ def matches_of(sink):
     return [(q, tuple(e)) for q, e in zip(table["query"].to_pylist(), table["events"].to_pylist(), strict=True)]
 
 
+def late_of(sink):
+    """The ids of the events that the sink was told were late."""
+    if isinstance(sink, SQLiteSink):
+        sink.open("reader")
+        rows = sink.select("SELECT id FROM late")
+        sink.close()
+        return rows
+    if isinstance(sink, DuckDBSink):
+        return sink.table("SELECT id FROM late")["id"].to_pylist()
+    table = sink.late() if isinstance(sink, ParquetSink) else sink.table("late")
+    return table["id"].to_pylist() if table.num_columns else []
+
+
 def write_input(folder, pieces):
     (folder / "in").mkdir(parents=True)
     for number, piece in enumerate(pieces):
@@ -99,7 +112,8 @@ def main(root, master):
     for folder in sorted(path for path in root.iterdir() if (path / "in").is_dir()):
         number = int(folder.name)
         sinks = [lambda batch, changes, late, n=number: tell("sinks", n, batch), *sinks_of(folder, number)]
-        sink = PatternSink(STREAM, QUERIES, state=folder / "state", sinks=sinks, buckets=2)
+        # A driver that dies at the wrong moment makes Spark put two files into the next micro-batch, in any order.
+        sink = PatternSink(STREAM, QUERIES, state=folder / "state", sinks=sinks, buckets=2, arrival="place")
 
         def batch(rows, number, sink=sink, job=number):
             tell("batch", job, number)
@@ -128,7 +142,8 @@ def events(seed, n=240):
         for _, i, t in order
     ]
     kinds = [("id", pa.int64()), ("kind", pa.string()), ("at", pa.int64()), ("tag", pa.string()), ("x", pa.float64())]
-    return pa.Table.from_pylist(rows, pa.schema(kinds))
+    table = pa.Table.from_pylist(rows, pa.schema(kinds))
+    return table.append_column("place", pa.array(range(n)))
 
 
 if __name__ == "__main__":

@@ -100,6 +100,7 @@ def check(root, jobs, seed):
         expected = sorted((name, tuple(match)) for name, answer in answers.items() for match in answer)
         assert len(expected) > 20
         for sink in spark_job.sinks_of(root / str(number), number):
+            assert spark_job.late_of(sink) == [], (number, sink)
             assert sorted(spark_job.matches_of(sink)) == expected, (number, sink)
             held = set()
             for query, match, op in spark_job.log_of(sink):
@@ -126,11 +127,13 @@ def drivers_killed(root, kills, jobs, files, seed, say=lambda *words: None):
     pick = random.Random(seed)
     prepare(root, jobs, files, seed)
     interrupted = 0
+    # Each micro-batch says two words, and the end is one more; so the kills spread over all of the work.
+    words_per_driver = jobs * (files + 1) * 2 // (kills + 1)
     for number in range(kills):
         driver = Driver(root, "local[2]")
         running = {}
         try:
-            for _ in range(pick.randint(1, max(2, jobs * 2))):
+            for _ in range(pick.randint(max(words_per_driver // 4, 1), max(words_per_driver, 1))):
                 words = driver.next()
                 assert words is not None, (root / "stderr.txt").read_text()[-3000:]
                 if words == ["done"]:
