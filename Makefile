@@ -25,7 +25,7 @@ demo: .venv/.demo java  ## run two queries over a year of real flights, at sever
 	@$(BIN)/latecomer demo $(ARGS)
 
 test: .venv/.test java chromium lint types contracts  ## check style, types and layers, then run all tests
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-kafka: .venv/.test java  ## the tests on a real Kafka broker, with KILLS (default 100) kills instead of ten
 	@LATECOMER_KAFKA_KILLS=$(KILLS) $(BIN)/python -m pytest tests/test_kafka_*.py $(ARGS)
