@@ -137,10 +137,8 @@ class Member:
             while not self.watch.stopping:
                 self.turn()
             self._guarded(self._commit_all)
-        except BaseException:
-            self._gone = True  # leaving the group must not commit
-            raise
         finally:
+            self._gone = True  # what there was to commit is committed, or cannot be
             self.watch.ready(False)
             self._consumer.close()
 
@@ -266,6 +264,8 @@ class Member:
 
     def _assigned(self, _: Consumer, parts: list[TopicPartition]) -> None:
         log.info("assigned", extra={"fields": {"partitions": _shown(parts)}})
+        if self._gone:
+            return  # these come too late, while the group is being left
         self.watch.ready(False)
         try:
             self._open(parts)
@@ -284,7 +284,8 @@ class Member:
 
     def _lost(self, _: Consumer, parts: list[TopicPartition]) -> None:
         """Others own these already: nothing may be committed any more."""
-        self._give_up(parts, Aborted("partitions were lost"))
+        if not self._gone:
+            self._give_up(parts, Aborted("partitions were lost"))
         self._forget([(part.topic, part.partition) for part in parts])
 
     def _give_up(self, parts: Sequence[TopicPartition], problem: LatecomerError) -> None:
