@@ -155,9 +155,10 @@ class Lane:
     def _ready(self, pending: Pending, rows: dict[Selection, Picked]) -> dict[Selection, Picked]:
         """Events whose partners may be on the shelf wait for others that need the same."""
         waits = []
+        clock = min(query.clock for query in self.queries)  # before this batch, which may be longer than a window
         for selection, (hashes, ts, events) in rows.items():
             window = max(q.pattern.window for q in self._users[selection])
-            late = (ts < self.clock - window).nonzero()[0]  # others look at state in use, and are answered at once
+            late = (ts < clock - window).nonzero()[0]  # others look at state in use, and are answered at once
             if len(late):
                 waits.append(events[late[self._away(pending, selection, hashes[late], ts[late], window)]])
         if any(map(len, waits)):

@@ -9,7 +9,7 @@ lost between two stores. Pages come one at a time, so that no step needs the mem
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,17 +71,25 @@ class Pending:
 
     def add(self, rows: Mapping[Selection, Picked], clock: int) -> None:
         """Let these events wait; ``clock``: how far the lane's clock has come."""
-        counted: dict[int, list[I64]] = {}
         for index, selection in enumerate(self._selections):
-            hashes, ts, refs = rows[selection]
-            slices = ts >> self._bits
-            for number in np.unique(slices).tolist():
-                at = np.flatnonzero(slices == number)
-                page = self._pages.setdefault(number, _Page(clock))
-                page.add(index, (hashes[at], ts[at], refs[at]))
-                counted.setdefault(number, []).append(refs[at])
-        for number, parts in counted.items():
-            self._pages[number].count += len(np.unique(np.concatenate(parts)))
+            for number, part in self._by_page(rows[selection]):
+                self._pages.setdefault(number, _Page(clock)).add(index, part)
+        # An event that several selections look at counts once.
+        _, first = np.unique(np.concatenate([rows[s][2] for s in self._selections]), return_index=True)
+        slices = np.concatenate([rows[s][1] for s in self._selections])[first] >> self._bits
+        for number, count in zip(*np.unique(slices, return_counts=True), strict=True):
+            self._pages[int(number)].count += int(count)
+
+    def _by_page(self, rows: Picked) -> Iterator[tuple[int, Picked]]:
+        """These events, page by page."""
+        slices = rows[1] >> self._bits
+        order = slices.argsort(kind="stable")
+        slices = slices.take(order)
+        hashes, ts, refs = rows[0].take(order), rows[1].take(order), rows[2].take(order)
+        edges = np.append(0, np.flatnonzero(np.diff(slices)) + 1).tolist() if len(order) else []
+        for start, end in zip(edges, [*edges[1:], len(order)], strict=False):
+            # Copies: a small part is not to keep the whole batch in memory.
+            yield int(slices[start]), (hashes[start:end].copy(), ts[start:end].copy(), refs[start:end].copy())
 
     def due(self, clock: int | None) -> dict[Selection, Picked]:
         """Take out the events of one page whose turn it is (None: of any). Pages take turns in order of time, so that

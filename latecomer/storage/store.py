@@ -118,6 +118,7 @@ class Hits:
 
 #: How much longer than the next run each run is: searching a run costs more than copying it a few times.
 _GROWTH = 8
+_ENTRY = 16  # bytes of an event in a run
 _SAVED = 4  # saved runs of a frame beyond which small ones are written together
 _TAIL = 512  # events; runs up to this length are always merged: searching one more run costs more than copying it
 
@@ -189,8 +190,8 @@ class Frame:
 
     @property
     def fresh(self) -> int:
-        """Events that are in memory alone."""
-        return sum(map(len, self.old))
+        """Committed events that are in memory alone."""
+        return sum([len(run.codes) for run in self.old])
 
     def __len__(self) -> int:
         return sum(s.count for s in self.saved) + self.fresh + (0 if self.new is None else len(self.new))
@@ -198,12 +199,13 @@ class Frame:
     @property
     def movable(self) -> int:
         """Bytes in memory that may leave it; the others are filters."""
-        return sum(run.nbytes for run in self.runs(View.ALL))
+        return _ENTRY * (self.fresh + sum([s.count for s in self.saved if s.run is not None]))
 
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return self.movable + sum(s.nbytes for s in self.saved)
+        new = 0 if self.new is None else self.new.nbytes
+        return self.movable + new + sum([s.nbytes for s in self.saved])
 
 
 class Store:
@@ -505,7 +507,7 @@ class Store:
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return sum(frame.nbytes for frame in self.frames.values())
+        return sum([frame.nbytes for frame in self.frames.values()])
 
     def dump(self) -> dict[str, Any]:
         """What is fresh, and what saved runs there are, as plain data."""
