@@ -15,6 +15,7 @@ import pytest
 
 from latecomer.errors import StateError
 from latecomer.storage import files
+from latecomer.storage.attempts import Attempt
 from latecomer.storage.folder import StateFolder
 from latecomer.storage.reader import StateReader
 from latecomer.storage.upkeep import prune, unnamed, verify
@@ -43,11 +44,21 @@ class Writer:
         self.pages |= dict(zip(names, slots, strict=True))
         self.folder.free(old)
 
+    def by_task(self, *names: str) -> None:
+        """The same, put by the second of two attempts at a task."""
+        for _ in range(2):
+            attempt = Attempt(self.folder.shown, self.folder.writer)
+            slots = attempt.put([blob(name) for name in names])
+            attempt.secure()
+        self.folder.adopt(attempt.sizes)
+        self.pages |= dict(zip(names, slots, strict=True))
+
     def free(self, *names: str) -> None:
         self.folder.free([self.pages.pop(name) for name in names])
 
     def commit(self, number: int) -> None:
         self.folder.commit(number, blob(f"residue {number}"), self.pages.values(), {"pages": self.pages})
+        self.folder.collect()
 
 
 def held(folder: StateReader, number: int) -> dict[str, tuple[str, int, int]]:
@@ -92,6 +103,8 @@ def script(root: Path) -> Iterator[tuple[Step, dict[int, set[str]]]]:
     yield lambda: two.free("b", "e"), {2: set("bde"), 3: set("bdef")}
     yield lambda: two.commit(4), {3: set("bdef"), 4: set("df")}
     yield lambda: two.commit(5), {4: set("df"), 5: set("df")}
+    yield lambda: two.by_task("g"), {4: set("df"), 5: set("df")}
+    yield lambda: two.commit(6), {5: set("df"), 6: set("dfg")}
 
 
 @pytest.fixture

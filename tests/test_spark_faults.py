@@ -2,6 +2,7 @@
 
 import errno
 import threading
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,8 @@ from latecomer.connectors import spark_detect
 from latecomer.connectors.sinks import DeltaSink, KafkaSink, ParquetSink, PostgresSink, SQLiteSink
 from latecomer.connectors.spark import PatternSink
 from latecomer.connectors.versions import VersionStore
+from latecomer.storage.attempts import Attempt
+from latecomer.storage.files import failure
 from tests import oracle, postgres_fixture, sinks_kit, spark_fixture, spark_job
 from tests.test_sinks import Flaky
 from tests.test_spark import Files, cut, frame, play
@@ -118,16 +121,20 @@ def test_a_task_that_runs_twice_at_once(spark, tmp_path, monkeypatch):
     assert each_change_once(case) == len(held(case))
 
 
+class NoRoom(Attempt):
+    """A shelf on a disk that is full."""
+
+    def put(self, blobs):
+        raise failure(OSError(errno.ENOSPC, "No space left on device"), self.shown, "blobs/page", "written")
+
+
 class Full(VersionStore):
-    """A state folder without room for the states of some batches, until someone makes room."""
+    """A state folder without room for the states of one batch, until someone makes room."""
 
-    def put(self, batch, bucket, data):
-        if batch == 2 and bucket == 1 and not Path(self.uri + ".room").exists():
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return super().put(batch, bucket, data)
-
-    def __reduce__(self):
-        return Full, (self.uri,)
+    def attempts(self):
+        if self.batches()[-1:] == [1] and not Path(self.uri + ".room").exists():
+            return partial(NoRoom, self.uri, self._folder.writer)
+        return super().attempts()
 
 
 def test_a_state_folder_that_fills_up(spark, tmp_path):
@@ -162,14 +169,11 @@ def test_a_batch_that_dies_at_each_of_its_steps(spark, tmp_path, moment):
     class Dies(VersionStore):
         left = 2
 
-        def __reduce__(self):
-            return VersionStore, (self.uri,)  # what is to die is the driver
-
-        def write(self, version):
+        def write(self, version, *states):
             if moment == "before the version" and Dies.left:
                 Dies.left -= 1
                 raise RuntimeError("died")
-            super().write(version)
+            super().write(version, *states)
             if moment == "after the version" and Dies.left:
                 Dies.left -= 1
                 raise RuntimeError("died")

@@ -5,9 +5,9 @@ What happens with a micro-batch (the steps run in this order, and each may be ru
 1. the version before the batch is looked up in the state folder;
 2. ``Tag`` packs the rows of each bucket where they are read, with the stream's clock at each row;
 3. the packs are shuffled by bucket, together with one control row per bucket, so that every bucket runs;
-4. ``Detect`` gives them to the engine and writes each bucket's new state under a new name; changes come back to the
-   driver (one Spark action);
-5. the manifest makes the new states version *n*;
+4. ``Detect`` gives them to the engine and writes what has changed in the buckets' states under new names; changes come
+   back to the driver (one Spark action);
+5. the driver's commit makes the new states version *n*;
 6. changes and late rows go to the sinks, which skip a batch that they have.
 
 A batch that Spark runs again therefore starts from the same state, gives the same changes, and reaches each sink once.
@@ -31,6 +31,8 @@ from latecomer.connectors.versions import Version, VersionStore
 from latecomer.consistency.levels import KSlack
 from latecomer.errors import ConfigError, StateError
 from latecomer.query.query import Query
+from latecomer.runtime import Runtime
+from latecomer.storage.shelf import MemoryShelf
 from latecomer.stream import Stream
 from latecomer.units import DurationLike
 
@@ -104,12 +106,13 @@ class PatternSink(Split):
         began = time.perf_counter()
         spark = batch.sparkSession
         job = _job_of(spark)
-        before = self._store.before(batch_id, self._settings(), job)
         if job is None and _connected(spark):
             self._not_behind(batch_id)
-        schema, fresh = self._check(batch)
+        before = self._store.open(batch_id, self._settings(), job)
+        schema, _ = self._check(batch)
         step = self._step_units(schema)
         cells = self._cells(batch, before.clock if before else None).union(controls(spark, self.buckets))
+        fresh = b"" if before else self._fresh(schema)
         self._run(cells, batch_id, before, job, began, fresh=fresh, step=step)
 
     def finish(self, spark: SparkSession) -> None:
@@ -124,7 +127,7 @@ class PatternSink(Split):
             raise StateError(f"there is nothing to finish: the state folder {self._store.uri!r} has no version yet")
         last = self._store.read(done[-1])
         batch_id = last.batch if last.finished else last.batch + 1
-        before = self._store.before(batch_id, self._settings(), last.job, finish=True)
+        before = self._store.open(batch_id, self._settings(), last.job, finish=True)
         self._run(controls(spark, self.buckets), batch_id, before, last.job, began, finish=True)
 
     def explain(self) -> dict[str, Any]:
@@ -174,11 +177,12 @@ class PatternSink(Split):
         finish: bool = False,
     ) -> None:
         """Steps 3 to 6: shuffle, detect, make the version valid, hand over to the sinks."""
+        states = self._store.buckets(before.batch) if before else {}
         detect = spark_detect.Detect(
-            store=self._store,
-            batch=batch_id,
-            files=dict(before.files) if before else {},
+            begin=self._store.attempts(),
+            residues={bucket: state.residue for bucket, state in states.items()},
             fresh=fresh,
+            clocks={bucket: state.clock for bucket, state in states.items()},
             stream=self.stream,
             arrival=self.arrival,
             step=step,
@@ -186,13 +190,13 @@ class PatternSink(Split):
             key=self.key,
         )
         found = self._to_partitions(cells).mapInArrow(detect, spark_detect.RESULT_SCHEMA)
-        result = spark_detect.gather(found.toArrow())
-        missing = set(range(self.buckets)) - set(result.files)
+        result = spark_detect.gather(found.toArrow(), states)
+        missing = set(range(self.buckets)) - set(result.buckets)
         if missing:
             raise StateError(f"batch {batch_id}: no result for buckets {sorted(missing)}; the batch has to run again")
         clocks = [before.clock if before else None, result.clock]
         clock = max((c for c in clocks if c is not None), default=None)
-        self._store.write(Version(batch_id, result.files, clock, self._settings(), job, finish))
+        self._store.write(Version(batch_id, clock, self._settings(), job, finish), result.buckets, result.files)
         changes = self._in_order(result.changes)
         name = job or self._store.uri
         for sink in self.sinks:
@@ -200,10 +204,17 @@ class PatternSink(Split):
                 sink.open(name)
         self._opened = name
         deliver(self.sinks, batch_id, changes, result.late)
-        progress = summed(batch_id, time.perf_counter() - began, result.loads)
+        loads = {bucket: state.load for bucket, state in result.buckets.items()}
+        progress = summed(batch_id, time.perf_counter() - began, loads)
         self._progress = {n: p for n, p in self._progress.items() if n > batch_id - _REMEMBERED} | {batch_id: progress}
         for show in self._shows:
             show(progress)
+
+    def _fresh(self, schema: pa.Schema) -> bytes:
+        """The residue that a bucket begins with."""
+        runtime = Runtime.resume(Runtime(self.stream, self.queries).snapshot(), MemoryShelf())
+        runtime.process(schema.empty_table())
+        return runtime.residue()[0]
 
     def _not_behind(self, batch_id: int) -> None:
         """StateError for a batch that cannot be a repeated one. Without a job's name it would pass for one, and the

@@ -1,14 +1,18 @@
 """Detect: the function that runs where the buckets are, after the shuffle.
 
-It puts a bucket's rows in order, reads the bucket's state, gives rows and clocks to the engine, and writes the new
-state as a new attempt. What it tells the driver fits any queries: Arrow streams in binary cells.
+It puts a bucket's rows in order, reads the bucket's residue, gives rows and clocks to the engine, which reads of the
+rest what it needs, and writes what has changed. Pages of a bucket in which much has changed go into a file of their
+own, the residues of all buckets of a task into one. What it tells the driver fits any queries: Arrow streams in binary
+cells.
+
+A bucket for which there is neither a row nor news of the clock is not even looked at: nothing can change in it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.connectors.spark_cells import CLOCK, NO_CLOCK, Ints, pack, unpack, unpack_cells
-from latecomer.connectors.spark_progress import Meter
-from latecomer.connectors.versions import VersionStore
+from latecomer.connectors.spark_progress import Meter, idle
+from latecomer.connectors.versions import BucketState
 from latecomer.runtime import Output, Runtime
+from latecomer.storage.attempts import Attempt
+from latecomer.storage.shelf import Slot
 from latecomer.stream import Stream
 
-#: What Detect gives to the driver: parts of the changes and late rows, then one ``state`` row per bucket.
+#: What Detect gives to the driver: parts of the changes and late rows, then per bucket a row
+#: ``state``, or ``idle`` where it stays as it was.
 RESULT_SCHEMA = "bucket int, seq int, kind string, data binary"
 
 #: Rows of one cell of results; keeps a cell far below Spark's limit of 2 GiB.
@@ -47,6 +54,11 @@ class Buckets:
     finish: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for bucket, cells in self._by_bucket(batches):
+            yield from self._bucket(bucket, cells)
+
+    def _by_bucket(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+        """Each bucket's number and cells."""
         cells = [b for b in batches if b.num_rows]
         if not cells:
             return
@@ -55,7 +67,7 @@ class Buckets:
         buckets = np.asarray(table["bucket"].to_numpy())
         starts = np.flatnonzero(np.diff(buckets, prepend=-1))
         for start, end in zip(starts, np.append(starts[1:], len(buckets)), strict=True):
-            yield from self._bucket(int(buckets[start]), table.slice(start, end - start))
+            yield int(buckets[start]), table.slice(start, end - start)
 
     def _bucket(self, bucket: int, cells: pa.Table) -> Iterator[pa.RecordBatch]:
         """What one bucket gives back, in rows of ``RESULT_SCHEMA``."""
@@ -86,36 +98,64 @@ class Buckets:
 
 
 @dataclass(frozen=True, slots=True)
+class _Ran:
+    """What a bucket that ran leaves: its residue, one slot of each file with pages of it, its clock, and its load."""
+
+    number: int
+    residue: bytes
+    pages: tuple[Slot, ...]
+    clock: int | None
+    load: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Detect(Buckets):
-    """Buckets whose states are files of a version store.
+    """Buckets whose states are in a state folder; ``fresh`` is a residue, too.
 
     Attributes:
-        store: where states are.
-        batch: number of the micro-batch, under which new states are written.
-        files: bucket -> the state to go on from.
+        begin: makes the shelf of one attempt.
+        residues: bucket -> the residue to go on from.
+        clocks: bucket -> the clock that it knows of.
         key: the attributes that decide the bucket.
     """
 
-    store: VersionStore
-    batch: int
-    files: dict[int, str]
+    begin: Callable[[], Attempt]
+    residues: Mapping[int, Slot]
+    clocks: Mapping[int, int | None]
     key: tuple[str, ...] = ()
 
-    def _bucket(self, bucket: int, cells: pa.Table) -> Iterator[pa.RecordBatch]:
-        name = self.files.get(bucket)
-        runtime = Runtime.restore(self.fresh if name is None else self.store.get(name))
-        meter = Meter(runtime)
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        shelf = self.begin()
+        ran: list[_Ran] = []
+        for number, cells in self._by_bucket(batches):
+            yield from self._on(shelf, number, cells, ran)
+        places = shelf.put([bucket.residue for bucket in ran])
+        shelf.secure()
+        for bucket, place in zip(ran, places, strict=True):
+            sizes = {name: shelf.sizes[name] for name, _, _ in (place, *bucket.pages) if name in shelf.sizes}
+            report = {"residue": place, "pages": bucket.pages, "sizes": sizes, "clock": bucket.clock}
+            yield _result(bucket.number, 0, "state", json.dumps(report | {"load": bucket.load}).encode())
+
+    def _on(self, shelf: Attempt, number: int, cells: pa.Table, ran: list[_Ran]) -> Iterator[pa.RecordBatch]:
         rows, clock = unpack_cells(cells, self.arrival)
-        changes, late = Parcel(bucket, "changes"), Parcel(bucket, "late")
+        place = self.residues.get(number)
+        # The first bucket runs in any case: what it gives tells the columns.
+        if place is not None and rows is None and clock in (None, self.clocks[number]) and number and not self.finish:
+            yield _result(number, 0, "idle", b"")
+            return
+        # Nothing waits for its page: a batch is the time to read it once, for all that needs it.
+        runtime = Runtime.resume(self.fresh if place is None else shelf.get(place), shelf, batch=0)
+        meter = Meter(runtime)
+        changes, late = Parcel(number, "changes"), Parcel(number, "late")
         for output in self._outputs(runtime, rows, clock):
             yield from changes.add(output.changes)
             yield from late.add(output.late)
         yield from changes.rest()
         yield from late.rest()
-        state = runtime.snapshot()
-        name = self.store.put(self.batch, bucket, state)
-        report = {"file": name, "clock": runtime.clock, "load": meter.report(rows, self.key, len(state))}
-        yield _result(bucket, 0, "state", json.dumps(report).encode())
+        residue, slots = runtime.residue()
+        load = meter.report(rows, self.key, len(residue) + sum(length for _, _, length in slots))
+        pages = tuple({slot[0]: slot for slot in slots}.values())
+        ran.append(_Ran(number, residue, pages, runtime.clock, load))
 
 
 class Parcel:
@@ -144,33 +184,38 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What all buckets gave back: their changes and late rows in order of bucket, their new states, the clock, and
-    what each bucket reports of its load."""
+    """What all buckets gave back: their changes and late rows in order of bucket, their states, the files (name to
+    size) that were written for them, and the clock."""
 
     changes: pa.Table
     late: pa.Table
-    files: dict[int, str]
+    buckets: dict[int, BucketState]
+    files: dict[str, int]
     clock: int | None
-    loads: dict[int, dict[str, Any]]
 
 
-def gather(table: pa.Table) -> Result:
-    """Put together what Detect gave to the driver, in an order that does not depend on which task was first."""
+def gather(table: pa.Table, before: Mapping[int, BucketState]) -> Result:
+    """Put together what Detect gave to the driver, in an order that does not depend on which task was first.
+
+    ``before``: the states that the batch went on from; those of idle buckets stay.
+    """
     parts: dict[str, list[pa.Table]] = {"changes": [], "late": []}
-    files: dict[int, str] = {}
-    loads: dict[int, dict[str, Any]] = {}
-    clocks: list[int] = []
+    buckets: dict[int, BucketState] = {}
+    files: dict[str, int] = {}
     ordered = table.sort_by([("bucket", "ascending"), ("seq", "ascending")])
-    for bucket, kind, data in zip(ordered["bucket"], ordered["kind"], ordered["data"], strict=True):
-        if kind.as_py() != "state":
+    for bucket, kind, data in zip(ordered["bucket"].to_pylist(), ordered["kind"], ordered["data"], strict=True):
+        if kind.as_py() == "idle":
+            buckets[bucket] = replace(before[bucket], load=idle(before[bucket].load))
+        elif kind.as_py() == "state":
+            report = json.loads(data.as_py())
+            pages = tuple(tuple(slot) for slot in report["pages"])
+            buckets[bucket] = BucketState(tuple(report["residue"]), pages, report["clock"], report["load"])
+            files |= report["sizes"]
+        else:
             parts[kind.as_py()].append(unpack(data.as_buffer()))
-            continue
-        report = json.loads(data.as_py())
-        files[bucket.as_py()], loads[bucket.as_py()] = report["file"], report["load"]
-        if report["clock"] is not None:
-            clocks.append(report["clock"])
     changes, late = (pa.concat_tables(parts[kind]) for kind in ("changes", "late"))
-    return Result(changes, late, files, max(clocks, default=None), loads)
+    clock = max((state.clock for state in buckets.values() if state.clock is not None), default=None)
+    return Result(changes, late, buckets, files, clock)
 
 
 def _result(bucket: int, seq: int, kind: str, data: bytes) -> pa.RecordBatch:

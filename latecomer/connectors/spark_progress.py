@@ -67,6 +67,12 @@ class Meter:
         }
 
 
+def idle(report: Mapping[str, Any]) -> dict[str, Any]:
+    """What a bucket did that was not looked at, after the batch in which it made this report."""
+    nothing = {"rows": 0, "seconds": 0.0, "late": {}, "inserted": {}, "deleted": {}, "key": None}
+    return {**report, **nothing}
+
+
 @dataclass(frozen=True, slots=True)
 class BucketLoad:
     """What one bucket carried in a micro-batch.
@@ -75,7 +81,7 @@ class BucketLoad:
         bucket: its number.
         rows: rows that it was given.
         bytes: size of its state afterwards.
-        seconds: time that the engine spent on it, reading and writing state included.
+        seconds: time that the engine spent on it, reading state and writing pages included.
         key: the most frequent key among its rows, as text; None without rows.
         key_share: that key's share of the bucket's rows.
     """

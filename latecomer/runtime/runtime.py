@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from latecomer.runtime.batches import fix_schema, missing_columns, to_arrow
 from latecomer.runtime.changes import check_names
 from latecomer.runtime.engine import Engine, Piece, attributes_of, promised_columns
 from latecomer.runtime.explain import explain
-from latecomer.runtime.spill import Spill, Spilling, memory_size
+from latecomer.runtime.spill import BATCH, Spill, Spilling, memory_size
 from latecomer.storage.folder import StateFolder
 from latecomer.storage.packing import pack, unpack
 from latecomer.storage.pager import Pager
@@ -309,11 +310,11 @@ class Runtime:
         return pack(self._state()), slots
 
     @classmethod
-    def resume(cls, residue: bytes, shelf: Shelf, *, memory: int | str | None = None) -> Runtime:
+    def resume(cls, residue: bytes, shelf: Shelf, *, memory: int | str | None = None, batch: int = BATCH) -> Runtime:
         """Go on from a :meth:`residue`, or from the :meth:`snapshot` of a runtime that has seen no event, on ``shelf``,
-        which holds the residue's slots.
+        which holds the residue's slots. ``batch``: as in :class:`Spill`.
         """
-        spilling = Spilling(Pager(shelf), None if memory is None else memory_size(memory))
+        spilling = Spilling(Pager(shelf), None if memory is None else memory_size(memory), batch)
         return cls._restored(unpack(residue), lambda runtime: setattr(runtime, "_spilling", spilling))
 
     @classmethod
@@ -382,7 +383,7 @@ class Runtime:
         promises = [from_plain(p) for p in saved["stream"]["promises"]]
         declared = _schema_of(saved["stream"]["schema"])
         stream = Stream(**{**saved["stream"], "schema": declared, "promises": promises})
-        runtime = cls(stream, [Query(q["text"], name=q["name"]) for q in saved["queries"]])
+        runtime = cls(stream, [_query(q["text"], q["name"]) for q in saved["queries"]])
         prepare(runtime)
         runtime._counters.update({tuple(k) if isinstance(k, list) else k: n for k, n in saved["counters"]})
         runtime._waiting = [tuple(w) for w in saved["waiting"]]
@@ -513,6 +514,12 @@ def _known(folder: StateFolder, version: int | None) -> int:
 def _check_moment(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer, date)):
         raise ConfigError(f"{name}={value!r} is no time: give a whole number of the stream's units, or a datetime")
+
+
+@lru_cache(maxsize=256)
+def _query(text: str, name: str) -> Query:
+    """A saved query. Where many runtimes of the same queries go on, their texts are read once."""
+    return Query(text, name=name)
 
 
 def _stream_fields(stream: Stream) -> dict[str, Any]:

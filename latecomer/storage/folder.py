@@ -13,14 +13,13 @@ one may take over; that record counts then only if the new writer has seen it, a
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from latecomer.errors import ConfigError, StateError
-from latecomer.storage import blobs as blob_files
 from latecomer.storage import versions
+from latecomer.storage.attempts import write_blobs
 from latecomer.storage.claims import Claim
 from latecomer.storage.files import failure
 from latecomer.storage.reader import StateReader
@@ -81,6 +80,11 @@ class StateFolder(StateReader):
         self._sweep_strangers(self._claim.writer)
         return self._claim.epoch
 
+    @property
+    def writer(self) -> str:
+        """The name that the files of this writer begin with. Raises StateError unless the claim holds."""
+        return self._mine().writer
+
     def _mine(self) -> Claim:
         """The claim, which holds. Raises StateError otherwise."""
         if self._claim is None:
@@ -121,13 +125,42 @@ class StateFolder(StateReader):
                     empty.append(name)
         self._sweep(empty)
 
+    # --- files of tasks ---
+
+    def adopt(self, files: Mapping[str, int]) -> None:
+        """Take over files (name to size) that an :class:`~latecomer.storage.attempts.Attempt` has put and secured.
+
+        The next commit may name their slots; what it does not name is deleted. Raises StateError for files that were
+        put for another writer, and when fenced.
+        """
+        writer = self._mine().writer
+        for name in files:
+            if versions.writer_of(name.removeprefix("blobs/")) != writer:
+                raise StateError(
+                    f"{name!r} was not written for {writer!r}, who writes the state folder {self.shown!r} now: adopt "
+                    "what attempts of this claim have put"
+                )
+        self._sizes.update(files)
+
+    def collect(self) -> None:
+        """Delete what attempts have put for this writer and nobody adopted, like that of a task that ran twice.
+
+        Only between a commit and the next attempt that is to count.
+        """
+        writer = self._mine().writer
+        try:
+            names = [f"blobs/{name}" for name in self.files.list("blobs") if versions.writer_of(name) == writer]
+        except OSError:
+            return  # what stays takes up space and does nothing else
+        self._delete([name for name in names if name not in self._sizes])
+
     # --- versions ---
 
     def commit(self, number: int, residue: bytes, slots: Iterable[Slot], note: Mapping[str, Any]) -> Version:
         """Make a version: ``residue``, every blob in ``slots``, and ``note`` (plain JSON).
 
-        ``slots`` are all that the state still needs; each was put by this writer or is in a version that is kept. A
-        version of the same or a higher number is replaced. Of the earlier ones the last ``keep - 1`` stay.
+        ``slots`` are all that the state still needs; each was put by this writer, or adopted, or is in a version that
+        is kept. A version of the same or a higher number is replaced. Of the earlier ones the last ``keep - 1`` stay.
 
         Raises StateError when fenced or when writing fails: the last version is as it was, and the commit may be tried
         again. After a failure in its very last step the version may be there all the same; the next one replaces it.
@@ -172,14 +205,9 @@ class StateFolder(StateReader):
     # --- files ---
 
     def _write(self, claim: Claim, blobs: Sequence[bytes]) -> list[Slot]:
-        name = f"blobs/{claim.writer}-{uuid.uuid4().hex[:16]}"
-        slots, size, chunks = blob_files.layout(name, blobs)
-        try:
-            self.files.write(name, chunks)
-        except OSError as error:
-            raise failure(error, self.shown, name, "written") from error
-        self._sizes[name] = size
-        self._loose.add(name)
+        slots, size = write_blobs(self.files, self.shown, claim.writer, blobs)
+        self._sizes[slots[0][0]] = size
+        self._loose.add(slots[0][0])
         return slots
 
     def _secure(self, names: set[str]) -> None:

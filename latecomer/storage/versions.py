@@ -101,7 +101,7 @@ def encode(version: Version | None, kept: Iterable[str]) -> bytes:
             "files": dict(version.files),
             "note": dict(version.note),
         }
-    plain = json.loads(_text(record))  # the checksum has to fit what a reader finds
+    plain = json.loads(json.dumps(record, allow_nan=False))  # the checksum has to fit what a reader finds
     return json.dumps(plain | {"crc32": zlib.crc32(_text(plain))}, indent=1, ensure_ascii=False).encode()
 
 
