@@ -47,6 +47,7 @@ def test_absent_keys_are_seldom_affirmed(n: int) -> None:
     affirmed = int(made.maybe(random_keys(2**20, seed=7)).sum())
     assert affirmed < 5 * WRONG * 2**20
     assert Filter.of(random_keys(n, seed=n)).words.tolist() == made.words.tolist()
+    assert len(made._stash) <= 16 * 8, "most of some shard found no place"
     if n > 1_000:
         assert made.nbytes * 8 < 21 * n
 
