@@ -12,10 +12,13 @@ as a whole: each store's frame, the payload as a page, and the ids of its events
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from latecomer.storage.columns import I64
 from latecomer.storage.pager import Outbox, Pager
@@ -30,6 +33,8 @@ _LITTLE = 8  # below this part of the largest slice in memory there is little of
 _CARRIED = 256 << 10  # bytes that a version carries itself, and
 _CARRIED_SHARE = 64  # this part of the state that was written before
 _ROUGH = 64  # bytes of an event on the shelf, roughly
+#: Gives the process's free memory back to the system, where the C library has a way to say so.
+_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
 
 class Memory:
@@ -114,6 +119,10 @@ class Memory:
             for number in slices.tolist():
                 store.evict(number)
         engine.forget_numbers(engine.log.evict(slices))
+        # Allocators keep what was freed: it would go on counting as this process's memory.
+        pa.default_memory_pool().release_unused()
+        if _TRIM is not None:
+            _TRIM(0)
 
     # --- versions ----------------------------------------------------------------------------------------------------
 
