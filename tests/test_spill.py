@@ -5,8 +5,11 @@ where a runtime ended and went on from its last version.
 import shutil
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from random import Random
 from unittest import mock
+
+import pytest
 
 import latecomer as lc
 from latecomer.runtime import memory as memory_module
@@ -153,3 +156,72 @@ def resumed(case, shelf):
         runtime = lc.Runtime.resume(residue, shelf)
     outs.append(runtime.finish())
     return outs
+
+
+def matched(k):
+    return [{"id": i, "type": "AC"[i % 2], "ts": i, "k": str(i // 2)} for i in range(k, k + 500)]
+
+
+def hidden(folder):
+    """The folder's blobs are away, as when a disk or a network fails; the returned call brings them back."""
+    blobs, away = folder / "blobs", folder / "away"
+    blobs.rename(away)
+
+    def back():
+        blobs.mkdir(exist_ok=True)
+        for file in away.iterdir():
+            file.rename(blobs / file.name)
+
+    return back
+
+
+def test_a_call_that_ends_half_way_is_not_gone_on_from(tmp_path):
+    query = lc.Query("PATTERN SEQ(A a, C c) WHERE [k] WITHIN 100 s", name="q", level=lc.KSlack("1000000 s"))
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query, memory="1 MiB", spill=tmp_path / "state")
+    runtime._spilling = replace(runtime._spilling, budget=0)
+    for start_at in range(0, 3000, 500):
+        runtime.process(matched(start_at))
+    runtime.checkpoint({"done": 3000})
+    last = [{"id": -1, "type": "A", "ts": 1_060_000, "k": "x"}]
+    back = hidden(tmp_path / "state")
+    with pytest.raises(lc.StateError, match="blobs"):
+        runtime.process(last)
+    back()
+    for call in (lambda: runtime.process(last), runtime.finish, runtime.snapshot, runtime.checkpoint):
+        with pytest.raises(lc.StateError, match="ended half-way"):
+            call()
+    again = lc.Runtime.open(tmp_path / "state")
+    assert again.process(last).changes.num_rows + again.finish().changes.num_rows == 1500
+
+
+def test_a_finish_that_had_no_room_may_be_repeated(tmp_path):
+    query = lc.Query("PATTERN SEQ(A a, B b) WITHIN 9 s", name="q", level=lc.Aggressive(10_000))
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query, spill=lc.Spill(tmp_path / "state", wait=10_000))
+    runtime._spilling = replace(runtime._spilling, budget=0)
+    rows = [{"id": 1, "type": "B", "ts": 30}, {"id": 2, "type": "Z", "ts": 5000}, {"id": 3, "type": "A", "ts": 25}]
+    for row in rows:
+        runtime.process([row])
+    full = mock.patch.object(memory_module.Memory, "make_room", side_effect=lc.StateError("no space is left"))
+    with full, pytest.raises(lc.StateError, match="no space"):
+        runtime.finish()
+    assert runtime.finish().changes.column("events").to_pylist() == [[3, 1]]
+
+
+def test_who_cannot_open_a_folder_leaves_it_to_its_writer(tmp_path):
+    query = lc.Query("PATTERN SEQ(A a) WITHIN 9 s", name="q", level=lc.Aggressive(10))
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query, spill=tmp_path / "state")
+    runtime.checkpoint()
+    for options in ({"memory": "64 MiBs"}, {"version": 7}):
+        with pytest.raises(lc.LatecomerError):
+            lc.Runtime.open(tmp_path / "state", **options)
+    assert runtime.checkpoint() == 2
+
+
+@pytest.mark.parametrize(
+    "options", [{"number": 1.5}, {"number": True}, {"number": -1}, {"note": "x"}, {"note": {1: 2}}]
+)
+def test_versions_that_could_not_be_found_again_are_refused(tmp_path, options):
+    query = lc.Query("PATTERN SEQ(A a) WITHIN 9 s", name="q", level=lc.Aggressive(10))
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query, spill=tmp_path / "state")
+    with pytest.raises(lc.ConfigError, match=r"number=|note="):
+        runtime.checkpoint(**options)

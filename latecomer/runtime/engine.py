@@ -124,6 +124,8 @@ class Engine:
                 self.lanes.append(Lane(policies[group[0]], [(i, patterns[i]) for i in group], *common))
         self._numbers = numbers
         self._purges = 0
+        #: Whether a call ended half-way: what it changed is not told, so nobody can go on from here.
+        self.broken = False
         selections = {s for lane in self.lanes for s in lane.stores}
         self._conditions = {c: compile_truth(c, times) for s in selections for c in s.filter}
         self.change_schema = change_schema(plans, stream, schema, kept[id_name], self.intake.ts_type)
@@ -183,6 +185,7 @@ class Engine:
         if self.memory is not None:
             self.memory.make_room(given.nbytes)
         batch = self.intake.read(given, details)
+        self.broken = True  # until all is done
         self.counters["rows"] += len(batch)
         yield from self._malformed(batch)
         moments = self.time.read(batch, clocks)
@@ -218,6 +221,7 @@ class Engine:
                     yield from self._write(lane.amend(selector, late, refs, batch.ts, self.time.proofs))
         self.time.proofs.keys_moved = False
         self._purge()
+        self.broken = False
 
     def _in_parts(
         self,
@@ -505,14 +509,17 @@ class Engine:
             yield from self._settle(None, None)
             for lane in waiting:
                 lane.drains = False
+            self.broken = True  # what this page has changed is told, so the next one must follow
 
     def _settle(self, clock: int | None, now: int | None) -> Iterator[Piece]:
+        self.broken = True
         nothing = np.zeros(0, np.int64)
         for lane in self.lanes:
             self._advance(lane, clock, now)
             yield from self._write(lane.step(None, None, nothing, nothing, self.time.proofs))
         self.time.proofs.keys_moved = False
         self._purge()
+        self.broken = False
 
     def unreadable(self, lines: Sequence[tuple[str, str]]) -> Iterator[Piece]:
         self.counters["rows"] += len(lines)

@@ -231,10 +231,10 @@ class Runtime:
     def finish(self) -> Output:
         """The stream has ended: every promise is complete, all that waits leaves. No call may follow."""
         self._open()
+        pieces = iter(()) if self._engine is None else map(self._piece, self._engine.finish())
+        out = self._collect(pieces)
         self._finished = True
-        if self._engine is None:
-            return self._collect(iter(()))
-        return self._collect(map(self._piece, self._engine.finish()))
+        return out
 
     @property
     def clock(self) -> int | None:
@@ -272,6 +272,7 @@ class Runtime:
         What lies in a state folder is read and becomes part of it: for large states :meth:`checkpoint` is the better
         way.
         """
+        self._whole()
         state = self._state()
         if self._engine is not None and self._engine.memory is not None:
             memory = self._engine.memory
@@ -293,16 +294,18 @@ class Runtime:
         """
         if self._folder is None:
             raise ConfigError("checkpoint() needs a folder: give Runtime(…, spill='a/folder')")
+        number = self._number + 1 if number is None else _version_number(number)
+        kept = _plain_note(note)
         residue, slots = self.residue()
-        number = self._number + 1 if number is None else number
-        self._folder.commit(number, residue, slots, dict(note or {}))
-        self._number, self.note = number, dict(note or {})
+        self._folder.commit(number, residue, slots, kept)
+        self._number, self.note = number, kept
         return number
 
     def residue(self) -> tuple[bytes, list[Slot]]:
         """What :meth:`checkpoint` writes, for a runtime whose shelf somebody else keeps: the state's own part, and all
         slots of the shelf that belong to it. What has changed much is put on the shelf first.
         """
+        self._whole()
         slots: list[Slot] = []
         if self._engine is not None and self._engine.memory is not None:
             self._engine.memory.save()
@@ -327,8 +330,10 @@ class Runtime:
         or when what is read is damaged.
         """
         spill = Spill.of(spill)
+        if memory is not None:
+            memory_size(memory)
         folder = StateFolder(spill.uri, keep=spill.keep)
-        _known(folder, version)  # before it is taken over
+        unpack(folder.residue(folder.read(_known(folder, version))))  # what cannot be read is left to its writer
         folder.claim()
         found = folder.read(_known(folder, version))
         saved = unpack(folder.residue(found))
@@ -410,6 +415,14 @@ class Runtime:
     def _open(self) -> None:
         if self._finished:
             raise StateError("finish() was called, so the stream has ended: make a new Runtime for a new stream")
+        self._whole()
+
+    def _whole(self) -> None:
+        if self._engine is not None and self._engine.broken:
+            raise StateError(
+                "a call before this one ended half-way, by an error or because its pieces were not taken to the end: "
+                "go on from the last version with Runtime.open(…), or from the last snapshot"
+            )
 
     def _engine_for(self, given: pa.Schema, by_row: bool) -> Engine:
         """The engine, built or rebuilt as the schema of a batch requires."""
@@ -499,6 +512,23 @@ class Runtime:
         no_changes = engine.no_changes if engine is not None else _NO_CHANGES.empty_table()
         no_late = engine.no_late if engine is not None else _NO_LATE.empty_table()
         return Output(pa.concat_tables(changes) if changes else no_changes, pa.concat_tables(late) if late else no_late)
+
+
+def _version_number(number: Any) -> int:
+    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 0:
+        raise ConfigError(
+            f"number={number!r}: versions are numbered 0, 1, 2 …: give a whole number, or None for the next"
+        )
+    return int(number)
+
+
+def _plain_note(note: Any) -> dict[str, Any]:
+    """A note as it will be when it is read again."""
+    if note is None:
+        return {}
+    if not isinstance(note, Mapping) or not all(isinstance(key, str) for key in note):
+        raise ConfigError(f"note={note!r}: give a dict whose keys are texts, of plain JSON values")
+    return dict(note)
 
 
 def _known(folder: StateFolder, version: int | None) -> int:

@@ -285,7 +285,7 @@ def failure(error: OSError, shown: str, name: str, doing: str) -> StateError:
     file = f"{name!r} in the state folder {shown!r}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StateError(
-            f"{file} cannot be {doing}: no space is left ({error.strerror}). The state is as it was before; "
+            f"{file} cannot be {doing}: no space is left ({error.strerror}). The folder is as it was before; "
             "free some space and go on"
         )
     if isinstance(error, FileNotFoundError):
@@ -295,11 +295,11 @@ def failure(error: OSError, shown: str, name: str, doing: str) -> StateError:
         )
     if isinstance(error, PermissionError) or error.errno == errno.EROFS:
         return StateError(
-            f"{file} cannot be {doing}: not allowed ({error.strerror or error}). The state is as it was before; "
+            f"{file} cannot be {doing}: not allowed ({error.strerror or error}). The folder is as it was before; "
             "give this process the right to read and write there, or another folder"
         )
     return StateError(
-        f"{file} cannot be {doing} ({error}). The state is as it was before; try again when the storage works"
+        f"{file} cannot be {doing} ({error}). The folder is as it was before; go on when the storage works"
     )
 
 

@@ -133,9 +133,9 @@ class Timeline:
         due = [part for part in self._asleep if bound is None or part.first <= bound]
         if due:
             assert self._pager is not None
+            loaded = [self._pager.load(part.slot) for part in due]
             self._asleep = [part for part in self._asleep if part not in due]
-            for part in due:
-                moments, *columns = self._pager.load(part.slot)
+            for moments, *columns in loaded:
                 self.add(moments, columns)
             self._pager.free([part.slot for part in due])
 
