@@ -134,6 +134,7 @@ class Machine(RuleBasedStateMachine):
     def forget(self, kind: int, by: int) -> None:
         self.floors[kind] += by
         self.cold.forget(self.keep)
+        self.cold.tidy()
         alive = self.live.total()
         assert alive or not len(self.cold), "all of it is dead"
         if len(self.cold) < 2 * idruns._SAMPLE:  # then the share that is dead is known
@@ -157,6 +158,7 @@ class Machine(RuleBasedStateMachine):
             if forget:
                 self.floors[0] += 3
                 self.cold.forget(self.keep)
+                self.cold.tidy()
             else:
                 add(self.cold, entries, self.kind)
                 self.added.update(entries)
@@ -216,7 +218,8 @@ def test_what_is_dead_is_left_out_of_merges() -> None:
         entries = many(60)
         for start in range(0, 40, 20):
             add(cold, entries[start : start + 20], pa.int64())
-            cold.forget(lambda ts, types: ts >= 8)  # too few to be worth a merge of its own
+            cold.forget(lambda ts, types: ts >= 8)
+            cold.tidy()  # too few to be worth a merge of its own
         assert len(cold) == 40
         add(cold, entries[40:], pa.int64())
         add(cold, entries[:1], pa.int64())
@@ -230,6 +233,7 @@ def test_what_is_wholly_dead_goes_without_being_read() -> None:
         entries = many(221)
         add(cold, entries[:220], pa.int64())
         add(cold, entries[220:], pa.int64())
+        shelf.puts_left = 0  # nothing is written
         cold.forget(lambda ts, types: ts >= 220)
         assert len(cold) == 1
         cold.forget(lambda ts, types: ts >= 221)
@@ -284,6 +288,7 @@ def test_ids_in_a_state_folder(tmp_path: Path) -> None:
             add(cold, entries[start : start + 12], pa.int64())
         version = folder.commit(1, pack(cold.dump()), cold.slots(), {})
         cold.forget(lambda ts, types: ts >= 110)
+        cold.tidy()
         assert find(cold, [e[0] for e in entries[110:]]) == [Counter([e]) for e in entries[110:]]
         reader = StateFolder(tmp_path)
         again = ColdIds(reader, pa.int64())

@@ -49,7 +49,7 @@ def test_clauses_in_their_order_are_written_as_they_are_read():
     assert lc.Query(query.text) == query
 
 
-@given(st.floats(0, 1), st.booleans(), st.none() | st.floats(0, 1, exclude_min=True, exclude_max=True), st.booleans())
+@given(st.floats(0, 1), st.booleans(), st.none() | st.floats(0.001, 1, exclude_max=True), st.booleans())
 def test_every_threshold_is_written_as_it_is_read(least, inclusive, error, next_match):
     pattern = lc.seq(lc.event("A", "a"), lc.event("B", "b")).within(5)
     pattern = pattern.confidence(**{"at_least" if inclusive else "more_than": least}, sampled=error)
@@ -230,3 +230,11 @@ def test_conditions_on_the_times_of_a_match_are_probable():
 def test_a_call_knows_its_place():
     [item] = parse(PAIR + "RETURN latest(e)").returns
     assert item.expr.position == item.position == 47
+
+
+@pytest.mark.parametrize("error", ["0.0009", "0.00001"])
+def test_an_error_that_takes_too_many_worlds_is_refused(error):
+    with pytest.raises(
+        lc.QueryError, match=r"would draw [0-9.e+]+ worlds for each match[\s\S]*the least error is 0\.001"
+    ):
+        lc.Query(f"PATTERN SEQ(A a, B b) WITHIN 5 s CONFIDENCE >= 0.1 SAMPLED {error}", level=lc.Aggressive(10))

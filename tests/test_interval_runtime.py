@@ -174,3 +174,15 @@ def test_sources_that_send_in_order_release_final_answers(data):
     assert not late
     assert all(change["op"] == "insert" for change in changes)
     cases.agree(cases.net(changes), cases.wanted(run, order))
+
+
+def test_a_deletion_repeats_its_row_though_the_confidence_moved_by_less_than_rounding():
+    stream = lc.Stream(id="id", source="by", unit="s", uncertainty={"a": 20}, distribution="normal(8)")
+    query = lc.Query("PATTERN SEQ(A a, !N n, C c) WITHIN 200 s", name="q", level=lc.Aggressive(200))
+    runtime, rows = lc.Runtime(stream, query), []
+    for number, (type, ts, by) in enumerate([("A", 20, "a"), ("C", 50, "b"), ("N", 1, "b"), ("N", 45, "b")]):
+        rows += runtime.process([{"id": number, "type": type, "ts": ts, "by": by}]).changes.to_pylist()
+    told = [(r["op"], r["earliest"], r["latest"], r["confidence"]) for r in rows]
+    assert [op for op, *_ in told] == ["insert", "delete", "insert", "delete"]
+    assert told[0][1:] == told[1][1:] and told[2][1:] == told[3][1:]
+    assert (told[0][1], told[2][1]) == (0, 1)

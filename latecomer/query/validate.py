@@ -20,6 +20,9 @@ from latecomer.query.unparse import write_plan
 from latecomer.stream import Stream
 from latecomer.units import Duration
 
+#: A smaller error would draw more than 250,000 worlds for each match.
+_LEAST_ERROR = 0.001
+
 #: Columns that every change has; a RETURN field may not take their names.
 OUTPUT_COLUMNS = ("op", "query", "match_id", "events", "first_ts", "last_ts")
 
@@ -249,6 +252,10 @@ class _Check:
         if found.error is not None and not 0 < found.error < 1:
             problem = f"SAMPLED {found.error:g} is no error to sample with"
             raise self.fail(problem, at, "give the standard error that a confidence may have, like SAMPLED 0.01")
+        if found.error is not None and found.error < _LEAST_ERROR:
+            worlds = 0.25 / found.error / found.error
+            problem = f"SAMPLED {found.error:g} would draw {worlds:.3g} worlds for each match"
+            raise self.fail(problem, at, f"the least error is {_LEAST_ERROR:g}")
         return found
 
     def level(self, given: Level | None) -> Level:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _TARGET = 0.75  # of the budget is filled after room was made, so that it is made seldom
 _LOOK = 64  # a look at the budget after each 1/64 of it has come in, or been read
+_TIDY = 64  # a look after so many batches whether dead ids are worth writing the others anew
 _LITTLE = 8  # below this part of the largest slice in memory there is little of a slice
 _CARRIED = 256 << 10  # bytes that a version carries itself, and
 _CARRIED_SHARE = 64  # this part of the state that was written before
@@ -52,6 +53,8 @@ class Memory:
         written; then nothing has changed.
         """
         self.pager.turn += 1
+        if self.pager.turn % _TIDY == 0 and self._engine.cold is not None:
+            self._engine.cold.tidy()
         if self.budget is None:
             return
         self._come += coming + self.pager.read_bytes - self._read

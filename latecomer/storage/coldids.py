@@ -107,15 +107,20 @@ class ColdIds:
         return found_rows.take(order), Found(*Columns.joined(parts).take(order)[1:])
 
     def forget(self, keep: Keep) -> None:
-        """Entries that ``keep`` does not mark are dead. O(runs), or O(n) when more than half of everything is dead.
-
-        Raises StateError, and loses nothing, when what is alive cannot be written anew.
-        """
+        """Entries that ``keep`` does not mark are dead. O(runs); writes nothing."""
         self._keep = keep
-        shares = {id(run): run.dead(keep) for run in self._runs}
-        self._replace([run for run in self._runs if shares[id(run)] == 1], None)
+        self._replace([run for run in self._runs if run.dead(keep) == 1], None)
+
+    def tidy(self) -> None:
+        """Write anew what is alive, when more than half of everything is dead. O(n) then, and O(runs) otherwise.
+
+        Raises StateError, and loses nothing, when it cannot be written.
+        """
+        if self._keep is None:
+            return
+        shares = {id(run): run.dead(self._keep) for run in self._runs}
         if 2 * sum(shares[id(run)] * run.count for run in self._runs) > len(self):
-            for run in self._runs:
+            for run in list(self._runs):
                 if shares[id(run)] > 0.5:
                     self._rewrite([run])
 

@@ -1,8 +1,9 @@
 """Drift: what the output last said of matches whose confidence has moved a little since.
 
-With ``moved`` = 0 every change of a confidence is told, so what the output shows is what the old state says, and
-nothing is remembered. Otherwise a revision stays until its confidence is more than ``moved`` away from it, or the match
-stops or begins to pass the threshold; only matches that show something else than the state says are remembered.
+With ``moved`` = 0 every change of a confidence, and of the times that a match may have, is told; only what rounding may
+have made (:data:`SAME`) is not. Otherwise a revision stays until its confidence is more than ``moved`` away from it, or
+the match stops or begins to pass the threshold. Matches that show something else than the state says are remembered, so
+that a deletion repeats the row that it takes back.
 """
 
 from __future__ import annotations
@@ -53,9 +54,16 @@ class Drift:
         with np.errstate(invalid="ignore"):
             away = np.abs(now.confidence - shown.confidence)
         other = (away > max(self.moved, SAME)) | (np.isnan(now.confidence) != np.isnan(shown.confidence))
+        differs = np.zeros(len(other), bool)
+        for ours, theirs in zip(_sides(now), _sides(shown), strict=True):
+            for own, told in zip(ours, theirs, strict=True):
+                differs |= own != told
+        if not self.moved:
+            other |= differs
         gone, come = was & (~passes | other), passes & (~was | other)
-        if self.moved:
-            self._remember(rows, positives, shown, gone | come, was & passes & ~other & (away > 0))
+        kept = was & passes & ~other & (differs | (away > 0))
+        if self._shown or kept.any():
+            self._remember(rows, positives, shown, gone | come, kept)
         return gone.nonzero()[0], shown, come.nonzero()[0]
 
     def forget(self, floor: int) -> None:
