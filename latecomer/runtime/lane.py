@@ -258,10 +258,10 @@ class Lane:
         waits = self.pending.earliest() if self.pending else None
         for query in self.queries:
             floor = self.policy.floor(proofs.least(query.types), query.pattern.window)
+            query.complete = max(query.complete, floor)  # what waits keeps state longer, and changes no answer by that
             if waits is not None:
                 floor = min(floor, waits - query.pattern.window)
             query.floor = max(query.floor, floor)
-            query.complete = max(query.complete, query.floor)
         for selection, store in self.stores.items():
             floor = min(q.floor for q in self._users[selection])
             if floor > BEGINNING:

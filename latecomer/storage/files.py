@@ -89,8 +89,9 @@ class LocalFiles:
                 while data := os.pread(file, _GATHER, at):
                     at += os.pwrite(file, data, at)
             os.fsync(file)
-        except OSError:
+        except OSError as error:
             self._unsure.add(path)
+            error.filename = path  # of several, which one
             raise
         finally:
             os.close(file)

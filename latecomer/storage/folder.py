@@ -217,7 +217,8 @@ class StateFolder(StateReader):
         except OSError as error:
             if isinstance(error, FileNotFoundError):
                 self._mine()  # whoever has taken over deletes what others have begun
-            raise failure(error, self.shown, min(names), "written") from error
+            failed = [name for name in names if str(error.filename).endswith(name)]
+            raise failure(error, self.shown, failed[0] if failed else min(names), "written") from error
         self._loose -= names
 
     def _publish(self, name: str, data: bytes) -> None:
