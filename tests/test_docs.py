@@ -64,7 +64,7 @@ def test_examples_print_what_the_page_shows(page, tmp_path):
 def test_no_python_is_hidden_from_these_tests():
     """Another spelling of the language would not be run."""
     kinds = {kind for page in PAGES for kind, _ in BLOCK.findall(page.read_text(encoding="utf-8"))}
-    assert kinds <= {"python", "text", "sh", "sql"}
+    assert kinds <= {"python", "text", "sh", "sql", "console", "toml", "json"}
     assert set(ELSEWHERE) <= {page.name for page in PAGES if blocks(page, "python")}
 
 
@@ -138,7 +138,7 @@ def test_the_commands_of_the_readme_are_commands():
     doors = set(re.findall(r"^make (\w+)", shell, re.MULTILINE))
     assert doors == {"demo", "test"}
     assert doors <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"^latecomer (\w+)", shell, re.MULTILINE)) == {"check", "run", "explain"}
+    assert set(re.findall(r"^latecomer (\w+)", shell, re.MULTILINE)) == {"advise", "check", "explain", "run", "state"}
 
 
 def test_the_page_names_all_that_explain_says():
