@@ -1,7 +1,7 @@
 """From results to pages: tables in Markdown and plots in SVG, the same bytes for the same results.
 
 ``python -m benchmarks.figures`` reads the JSON that parts have kept: ``levels.json`` becomes the page
-``docs/choosing-a-level-figures.md`` and ``docs/figures/``; ``seq_neg.json`` becomes the table in
+``docs/choosing-a-level-figures.md`` and ``docs/figures/``; ``speed.json`` becomes the table in
 ``docs/performance.md``. What was not run is left as it is.
 """
 
@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import RESULTS, table
-from benchmarks.seq_neg import shown
+from benchmarks.speed import shown
 from latecomer.errors import MissingDependency
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 Row = dict[str, Any]
 
-_BEGIN, _END = "<!-- seq_neg: written by `python -m benchmarks.figures` -->", "<!-- end -->"
+_BEGIN, _END = "<!-- speed: written by `python -m benchmarks.figures` -->", "<!-- end -->"
 
 _HEAD = """# Levels compared, in figures
 
@@ -47,7 +47,7 @@ All levels of a table saw the same arrivals.
 
 def main(results: Path = RESULTS, docs: Path = DOCS) -> int:
     """Write the pages whose results there are; returns 1 when there are none."""
-    writers = {"levels": _levels_page, "seq_neg": _speed_table}
+    writers = {"levels": _levels_page, "speed": _speed_table}
     found = {part: results / f"{part}.json" for part in writers if (results / f"{part}.json").exists()}
     for part, path in found.items():
         writers[part](json.loads(path.read_text()), docs)
@@ -73,9 +73,7 @@ def _levels_page(report: dict[str, Any], docs: Path) -> None:
 def _speed_table(report: dict[str, Any], docs: Path) -> None:
     """Replace what stands between the marks in ``performance.md``."""
     machine = report["machine"]
-    lines = []
-    for keys, title in (("integer", "Integer keys (the headline)"), ("text", "Text keys of nine bytes")):
-        lines += [f"**{title}**", "", shown([r for r in report["rows"] if r["keys"] == keys]), ""]
+    lines = [shown(report["rows"]), ""]
     lines.append(
         f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}, "
         f"NumPy {machine['numpy']}, PyArrow {machine['pyarrow']}; best of {report['settings']['repeats']} runs."

@@ -84,19 +84,26 @@ class Report:
         return path
 
 
-def take_turns(programs: Mapping[str, Callable[[], Any]], repeats: int, warmups: int = 1) -> dict[str, Timing]:
-    """Run every program ``warmups`` times unmeasured, then ``repeats`` times in turns."""
-    for _ in range(warmups):
-        for program in programs.values():
-            program()
+def take_turns(
+    programs: Mapping[str, Callable[..., Any]],
+    repeats: int,
+    warmups: int = 1,
+    prepare: Mapping[str, Callable[[], Any]] | None = None,
+) -> dict[str, Timing]:
+    """Run every program ``warmups`` times unmeasured, then ``repeats`` times in turns.
+
+    With ``prepare``, every program is given what its preparation (None: nothing) has just made, unmeasured.
+    """
     timings = {name: Timing([], []) for name in programs}
-    for _ in range(repeats):
+    for turn in range(warmups + repeats):
         for name, program in programs.items():
+            given = () if prepare is None else (prepare[name]() if name in prepare else None,)
             gc.collect()
             wall, cpu = time.perf_counter(), time.process_time()
-            program()
-            timings[name].wall.append(time.perf_counter() - wall)
-            timings[name].cpu.append(time.process_time() - cpu)
+            program(*given)
+            if turn >= warmups:
+                timings[name].cpu.append(time.process_time() - cpu)
+                timings[name].wall.append(time.perf_counter() - wall)
     return timings
 
 

@@ -1,8 +1,8 @@
-"""Where the engine's time goes, by function and by line of the call tree, for one part and one batch size.
+"""Where the engine's time goes, by function and by line of the call tree, for one workload and one batch size.
 
-``python -m benchmarks --profile 256`` runs the workload once under cProfile (which charges every call, so cheap
-functions called often look dearer than they are) and once untouched, and prints both the seconds and the functions in
-order of own time.
+``python -m benchmarks --profile 256 --workload W2`` runs the workload once under cProfile (which charges every call, so
+cheap functions called often look dearer than they are) and once untouched, and prints both the seconds and the
+functions in order of own time.
 """
 
 from __future__ import annotations
@@ -13,25 +13,27 @@ import pstats
 import time
 from pathlib import Path
 
-from benchmarks.seq_neg import EVENTS, FEW, replay
-from benchmarks.workloads import batches, keyed
+from benchmarks.shapes import WORKLOADS
+from benchmarks.speed import EVENTS, FEW, Replay, Setting
 
 _ROOT = str(Path(__file__).resolve().parent.parent)
 
 
-def profile(size: int, *, quick: bool = False, text_keys: bool = False, lines: int = 35) -> str:
+def profile(size: int, *, workload: str = "W2", quick: bool = False, lines: int = 35) -> str:
     """Run the workload in batches of ``size`` and return the report as text."""
-    events = keyed(FEW if quick else EVENTS, text_keys=text_keys)
-    prepared = batches(events, size)
-    replay(prepared[: max(len(prepared) // 10, 1)])  # imports, caches
+    setting = Setting(WORKLOADS[workload], size, events=FEW if quick else EVENTS)
+    replay = Replay(setting, setting.workload.events(setting.events, setting.late))
+    replay.run(replay.filled()[0])  # imports, caches
+    engine, _ = replay.filled()
     began = time.perf_counter()
-    replay(prepared)
+    replay.run(engine)
     plain = time.perf_counter() - began
+    engine, _ = replay.filled()
     profiler = cProfile.Profile()
-    profiler.runcall(replay, prepared)
+    profiler.runcall(replay.run, engine)
     out = io.StringIO()
-    speed, each = events.num_rows / plain, plain / len(prepared) * 1e6
-    out.write(f"batches of {size:,}: {speed:,.0f} events/s, {each:,.0f} µs per batch without the profiler\n")
+    speed, each = setting.measured / plain, plain / len(replay.measured) * 1e6
+    out.write(f"{workload}, batches of {size:,}: {speed:,.0f} events/s, {each:,.0f} µs per batch without profiler\n")
     for order in ("tottime", "cumulative"):
         pstats.Stats(profiler, stream=out).sort_stats(order).print_stats(lines)
     return out.getvalue().replace(_ROOT + "/", "")

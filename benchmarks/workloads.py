@@ -27,10 +27,11 @@ def keyed(
     """``n`` events of four equally likely types, ``per_ms`` in every millisecond, each of one of ``keys`` keys.
 
     Columns: id (int64, by event time), kind (text), key (int64 or text), ts (int64, ms), place (text of 100 values),
-    price (float). A share ``late`` is delayed by 1 to ``most`` ms; the rows are in order of arrival.
+    price (float). A share ``late`` is delayed by 1 to ``most`` ms; the rows are in order of arrival. No two events of
+    one key have the same time.
     """
     rng = np.random.default_rng(seed)
-    key = rng.integers(0, keys, n)
+    key = _distinct(rng, n, keys, per_ms)
     in_order = pa.table(
         {
             "id": pa.array(np.arange(n)),
@@ -41,7 +42,24 @@ def keyed(
             "price": pa.array(rng.uniform(1, 500, n).round(2)),
         }
     )
+    return delayed(in_order, late, most, rng)
+
+
+def delayed(in_order: pa.Table, late: float, most: int, rng: np.random.Generator) -> pa.Table:
+    """The events in order of arrival, a share ``late`` of them delayed by 1 to ``most`` ms."""
     return inject(in_order, Delayed(late, Uniform(most)), STREAM, seed=rng).drop_columns(["arrival"]).combine_chunks()
+
+
+def _distinct(rng: np.random.Generator, n: int, keys: int, group: int) -> np.ndarray:
+    """``n`` random keys; those of each ``group`` in a row differ, where there are enough keys."""
+    key = rng.integers(0, keys, -(-n // group) * group).reshape(-1, group)
+    while keys >= group * 2:
+        order = np.sort(key, axis=1)
+        again = np.flatnonzero((order[:, 1:] == order[:, :-1]).any(axis=1))
+        if not len(again):
+            break
+        key[again] = rng.integers(0, keys, (len(again), group))
+    return key.ravel()[:n]
 
 
 def batches(events: pa.Table, size: int) -> list[pa.RecordBatch]:

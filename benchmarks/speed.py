@@ -1,0 +1,211 @@
+"""Our engine against the offline limit, on any workload, batch size, lateness and level.
+
+``python -m benchmarks.speed W2 --batch 8192 --late 10`` answers within seconds; lists, as in ``W1,W2 --batch
+256,8192 --late 0,30 --level aggressive,kslack``, are run one by one.
+
+Rule: the engine is fed record batches in order of arrival. The first events fill the state unmeasured; what is measured
+is ``Runtime.process`` on the rest, with the output tables that it makes, so small batches are measured with as much
+state as large ones. Then the stream is ended, unmeasured, and the net answer must be the limit's on the same events.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+import latecomer as lc
+from benchmarks import answers, harness, limit
+from benchmarks.harness import Disqualified, Report, Timing, table
+from benchmarks.shapes import MAX_DELAY, WORKLOADS, Workload
+from benchmarks.workloads import batches
+from latecomer.consistency.levels import Level
+
+#: What a whole run covers; see :func:`grid`.
+BATCHES = (1, 64, 256, 2_048, 8_192, 65_536)
+LATE = (0.0, 0.1, 0.3, 0.5)
+LEVELS = ("aggressive", "kslack", "conservative")
+
+#: Events of a run and of a quick one, and most calls that are measured.
+EVENTS, FEW, CALLS = 1_000_000, 150_000, 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One cell of the grid."""
+
+    workload: Workload
+    batch: int = 8_192
+    late: float = 0.1
+    level: str = "aggressive"
+    events: int = EVENTS
+
+    @property
+    def measured(self) -> int:
+        """How many events are measured, behind those that fill the state."""
+        return max(min(self.events - self.workload.fill, self.batch * CALLS), self.batch)
+
+
+def runtime(workload: Workload, level: str) -> lc.Runtime:
+    """A fresh engine with the workload's queries, which promise what the events keep."""
+    levels: dict[str, Level] = {
+        "aggressive": lc.Aggressive(max_delay=MAX_DELAY),
+        "kslack": lc.KSlack(MAX_DELAY),
+        "conservative": lc.Conservative(),
+    }
+    promises = [lc.BoundedDelay(f"{MAX_DELAY} ms")] if level == "conservative" else []
+    stream = lc.Stream(type="kind", ts="ts", id="id", unit="ms", promises=promises)
+    return lc.Runtime(stream, [lc.Query(s.text, name=s.name, level=levels[level]) for s in workload.shapes])
+
+
+class Replay:
+    """The engine on prepared batches: filled, measured, checked."""
+
+    def __init__(self, setting: Setting, events: pa.Table) -> None:
+        fill, n = setting.workload.fill, setting.measured
+        self.setting, self.events = setting, events.slice(0, fill + n)
+        self.filling = batches(events.slice(0, fill), 65_536)
+        self.measured = batches(events.slice(fill, n), setting.batch)
+
+    def filled(self) -> tuple[lc.Runtime, list[pa.Table]]:
+        """A fresh engine that has seen the first events, and what it put out."""
+        engine = runtime(self.setting.workload, self.setting.level)
+        return engine, [engine.process(batch).changes for batch in self.filling]
+
+    def run(self, engine: lc.Runtime) -> list[pa.Table]:
+        """What is measured."""
+        return [engine.process(batch).changes for batch in self.measured]
+
+    def verify(self) -> dict[str, Any]:
+        """What came out and what is held; raises Disqualified unless the net answer is the limit's."""
+        shapes = self.setting.workload.shapes
+        engine, changes = self.filled()
+        changes += self.run(engine)
+        held = engine.explain()
+        changes.append(engine.finish().changes)
+        found, deletions = answers.net(changes, shapes)
+        who = f"{self.setting.workload.name}, {self.setting.level}, {self.setting.late:.0%} late"
+        count = answers.check(who, found, answers.truth(self.events, shapes), shapes)
+        return {
+            "matches": count,
+            "deletions": deletions,
+            "stored": held["events"],
+            "bytes_per_event": held["bytes"] / max(held["events"], 1),
+        }
+
+
+def measure(setting: Setting, repeats: int = 3) -> dict[str, Any]:
+    """One row: the engine and the limit in turns. Raises Disqualified when the answer is wrong."""
+    shapes = setting.workload.shapes
+    events = setting.workload.events(setting.events, setting.late)
+    replay = Replay(setting, events)
+    facts = replay.verify()
+    timings = harness.take_turns(
+        {"engine": replay.run, "limit": lambda _: limit.matches(events, shapes)},
+        repeats,
+        warmups=0,  # the verified run and the truth were the warm-up
+        prepare={"engine": lambda: replay.filled()[0]},
+    )
+    ours, best = timings["engine"], timings["limit"]
+    speed, possible = _speed(setting.measured, ours), _speed(setting.events, best)
+    return {
+        "workload": setting.workload.name,
+        "batch": setting.batch,
+        "late": setting.late,
+        "level": setting.level,
+        "events": setting.measured,
+        "events_per_s": speed,
+        "limit_events_per_s": possible,
+        "ratio": speed / possible,
+        **facts,
+        "engine": ours.as_dict(),
+        "limit": best.as_dict(),
+    }
+
+
+def _speed(events: int, timing: Timing) -> float:
+    return events / timing.best_cpu
+
+
+def grid(quick: bool) -> list[Setting]:
+    """The cells of a whole run: each axis in turn around batches of 8,192, 10 % late, aggressive; all batches of W2."""
+    settings = []
+    n = FEW if quick else EVENTS
+    for workload in WORKLOADS.values():
+        settings += [Setting(workload, batch, events=n) for batch in ((256, 8_192) if quick else BATCHES)]
+        if not quick:
+            settings += [Setting(workload, late=late, events=n) for late in LATE if late != 0.1]
+        settings += [Setting(workload, level=level, events=n) for level in LEVELS[1:]]
+    return settings
+
+
+def run(repeats: int = 3, *, quick: bool = False, say: Callable[[str], None] = print) -> Report:
+    """Measure the grid; raises Disqualified when any answer is wrong."""
+    report = Report("speed", {"max_delay_ms": MAX_DELAY, "repeats": repeats, "quick": quick})
+    for setting in grid(quick):
+        report.rows.append(measure(setting, repeats))
+        say(shown(report.rows[-1:]).splitlines()[-1])
+    return report
+
+
+def shown(rows: list[dict[str, Any]]) -> str:
+    """The rows as a Markdown table."""
+    return table(
+        ["workload", "level", "late", "batch", "events/s", "median", "spread", "limit", "ratio", "state, B/event"],
+        [
+            [
+                r["workload"],
+                r["level"],
+                f"{r['late']:.0%}",
+                f"{r['batch']:,}",
+                f"{r['events_per_s']:,.0f}",
+                f"{r['events'] / r['engine']['median_cpu_s']:,.0f}",
+                f"{r['engine']['spread']:.0%}",
+                f"{r['limit_events_per_s']:,.0f}",
+                f"{r['ratio']:.3f}",
+                f"{r['bytes_per_event']:.0f}",
+            ]
+            for r in rows
+        ],
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns 0, or 1 when an answer is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.speed", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("workloads", nargs="?", default=",".join(WORKLOADS), help="like W1,W2 (default: all)")
+    parser.add_argument("--batch", default="8192", help="like 1,256 (default 8192)")
+    parser.add_argument("--late", default="10", help="per cent, like 0,30 (default 10)")
+    parser.add_argument("--level", default="aggressive", help=f"of {', '.join(LEVELS)}, or all")
+    parser.add_argument("--events", type=int, default=EVENTS)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args(arguments)
+    for option, given, allowed in (
+        ("workload", options.workloads, WORKLOADS),
+        ("--level", options.level, [*LEVELS, "all"]),
+    ):
+        if unknown := [name for name in given.split(",") if name not in allowed]:
+            parser.error(f"{option} {', '.join(unknown)}: there are {', '.join(allowed)}")
+    pa.set_cpu_count(1)
+    levels = LEVELS if options.level == "all" else options.level.split(",")
+    rows = []
+    for name in options.workloads.split(","):
+        for level in levels:
+            for late in options.late.split(","):
+                for batch in options.batch.split(","):
+                    setting = Setting(WORKLOADS[name], int(batch), float(late) / 100, level, options.events)
+                    try:
+                        rows.append(measure(setting, options.repeats))
+                    except Disqualified as problem:
+                        print(f"DISQUALIFIED: {problem}", file=sys.stderr)
+                        return 1
+    print(shown(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
