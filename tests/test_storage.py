@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import datetime
 import random
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from latecomer.storage import ids
 from latecomer.storage.columns import BytesColumn
 from latecomer.storage.hashing import first_words, hash_column, hash_contents, hash_halves
 from latecomer.storage.ids import IdIndex
+from latecomer.storage.numbers import Numbers
+from latecomer.storage.slices import by_slice, counted
 from latecomer.storage.store import CodeLayout, Store, View
 
 
 @pytest.mark.parametrize("smallest", [2, 4_096])
 def test_the_id_index_enters_each_mark_once(smallest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ids, "_SMALLEST", smallest)
+    monkeypatch.setattr(ids, "_PIECE", 3)
     rng = np.random.default_rng(1)
     for shift in (32, 44, 60):  # few bits of the mark differ: long chains, also over the table's end
         index, seen, forgotten = IdIndex(), dict[int, int](), 0
@@ -49,6 +55,48 @@ def test_the_id_index_enters_each_mark_once(smallest: int, monkeypatch: pytest.M
         copy.load(index.dump())
         copy._check()
         assert sorted(copy.refs().tolist()) == sorted(moved.tolist())
+
+
+@pytest.mark.parametrize("apart", [1, 1 << 31, 1 << 33])
+def test_the_id_index_takes_references_however_far_apart(apart: int) -> None:
+    index = IdIndex()
+    rng = np.random.default_rng(3)
+    known: dict[int, int] = {}
+    for turn in range(40):
+        marks = rng.choice(1 << 32, 300, replace=False).astype(np.uint64)
+        refs = (1 << 35) + apart * turn + np.arange(300)
+        if not index.room_for(300):
+            index.rebuild(lambda some, floor=(1 << 35) + apart * (turn - 5): some >= floor, 300)
+            known = {mark: ref for mark, ref in known.items() if ref >= (1 << 35) + apart * (turn - 5)}
+        entered = np.setdiff1d(np.arange(300), index.enter(marks << np.uint64(32), refs))
+        known |= dict(zip(marks[entered].tolist(), refs[entered].tolist(), strict=True))
+        index._check()
+    assert sorted(index.refs().tolist()) == sorted(known.values())
+    bytes_each = 8 if apart == 1 else 12
+    assert index.nbytes <= 4 * bytes_each * (len(index) + 6 * 300) + 4_096 * 12
+
+
+@given(st.lists(st.integers(-40, 400), min_size=1, unique=True), st.integers(0, 1 << 41), st.sampled_from([1, 7, 1000]))
+def test_numbers_have_places(values: list[int], base: int, apart: int) -> None:
+    numbers = np.sort(np.array(values)) * apart + base
+    some = Numbers(numbers)
+    asked = np.arange(-60, 420) * apart + base
+    held = np.isin(asked, numbers)
+    assert some.hold(asked).tolist() == held.tolist()
+    assert some.hold(np.array([-(2**62), 2**62])).tolist() == [False, False]
+    assert some.places(asked[held]).tolist() == list(range(len(numbers)))
+    assert some.all().tolist() == numbers.tolist()
+    assert len(some) == len(numbers)
+    assert some.nbytes <= 8 * len(numbers) + 64
+
+
+@given(st.lists(st.integers(-5, 5) | st.sampled_from([10**6, -(10**15)])))
+def test_what_is_told_by_slice_is_told_by_event(values: list[int]) -> None:
+    numbers = np.array(values, np.int64)
+    assert by_slice(numbers, lambda some: some * 3 + 1).tolist() == [value * 3 + 1 for value in values]
+    distinct, counts = counted(numbers)
+    assert dict(zip(distinct.tolist(), counts.tolist(), strict=True)) == Counter(values)
+    assert distinct.tolist() == sorted(set(values))
 
 
 def texts(n: int) -> list[str]:

@@ -478,9 +478,9 @@ class Engine:
             log = self.log
             self.cold.add(self._id_hashes(ids), log.ts(numbers), log.types(numbers), log.content(numbers), ids)
 
-    def forget_numbers(self, numbers: I64) -> None:
-        """The events with these numbers have left memory."""
-        self.ids.rebuild(lambda refs: ~np.isin(refs, numbers))
+    def forget_absent(self) -> None:
+        """Events have left memory: their ids are known as cold."""
+        self.ids.rebuild(self.log.present)
 
     # --- without a batch ---------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 from latecomer.storage.columns import I64
 from latecomer.storage.pager import Outbox, Pager
 from latecomer.storage.shelf import Slot
+from latecomer.storage.slices import counted
 
 if TYPE_CHECKING:
     from latecomer.runtime.engine import Engine
@@ -93,7 +94,7 @@ class Memory:
     def _evict(self, wanted: int) -> None:
         """Write and drop whole slices that give so many bytes."""
         engine = self._engine
-        slices, counts = np.unique(engine.log.slices()[0], return_counts=True)
+        slices, counts = counted(engine.log.slices()[0])
         payload = engine.log.hot_bytes / max(len(engine.log), 1)
         ids = engine.ids.nbytes / max(len(engine.ids), 1)
         sizes = dict(zip(slices.tolist(), (counts * (payload + ids)).astype(np.int64).tolist(), strict=True))
@@ -121,7 +122,8 @@ class Memory:
         for store in engine.all_stores():
             for number in slices.tolist():
                 store.evict(number)
-        engine.forget_numbers(engine.log.evict(slices))
+        engine.log.evict(slices)
+        engine.forget_absent()
         # Allocators keep what was freed: it would go on counting as this process's memory.
         pa.default_memory_pool().release_unused()
         if _TRIM is not None:
@@ -133,7 +135,7 @@ class Memory:
         """Write the slices in which much has changed; they stay in memory."""
         engine = self._engine
         own, fresh = engine.log.slices()
-        slices, counts = np.unique(own[fresh], return_counts=True)
+        slices, counts = counted(own[fresh])
         size = engine.log.hot_bytes / max(len(engine.log), 1)
         changed = dict(zip(slices.tolist(), (counts * size).astype(np.int64).tolist(), strict=True))
         for store in engine.all_stores():

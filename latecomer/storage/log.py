@@ -18,8 +18,10 @@ import pyarrow.compute as pc
 
 from latecomer.storage.columns import I64, Buffer, BytesColumn, Column, FixedColumn, every, make_column, some
 from latecomer.storage.hashing import U64
+from latecomer.storage.numbers import Numbers
 from latecomer.storage.pager import Outbox
 from latecomer.storage.pages import CONTENT, NUMBER, SEQUENCE, TS, TYPES, Pages, page_of, reference
+from latecomer.storage.slices import by_slice
 
 Bools = npt.NDArray[np.bool_]
 
@@ -45,7 +47,7 @@ class EventLog:
         self._ts = Buffer(np.dtype(np.int64))
         self._types = Buffer(np.dtype(np.int32))
         self._content = Buffer(np.dtype(np.uint64))
-        self._sparse = np.zeros(0, np.int64)
+        self._sparse = Numbers(np.zeros(0, np.int64))
         self._dense = 0
         self._look_at = _FIRST_LOOK
 
@@ -68,8 +70,8 @@ class EventLog:
             refs = refs & SEQUENCE
         positions = refs - (self._dense - len(self._sparse))
         if len(self._sparse):
-            old = refs < self._dense
-            positions[old] = self._sparse.searchsorted(refs[old])
+            old = (refs < self._dense).nonzero()[0]
+            positions[old] = self._sparse.places(refs.take(old))
         return positions
 
     def present(self, refs: I64) -> Bools:
@@ -78,8 +80,7 @@ class EventLog:
             refs = refs & SEQUENCE
         here = refs >= self._dense
         if len(self._sparse):
-            at = self._sparse.searchsorted(refs)
-            here |= self._sparse[np.minimum(at, len(self._sparse) - 1)] == refs
+            here |= self._sparse.hold(refs)
         return here
 
     def append(
@@ -171,12 +172,17 @@ class EventLog:
             for column in self.columns.values():
                 column.drop(n)
             self._dense += max(n - len(self._sparse), 0)
-            self._sparse = self._sparse[n:]
+            if len(self._sparse):
+                self._sparse = Numbers(self._sparse.all()[n:])
         self._look_at = max(_FIRST_LOOK, len(self._ts) * 3 // 2)
 
     def compact(self, live: I64) -> None:
         """Keep only the events with these numbers (ascending) in memory. O(n)."""
-        at, end = self._at(live), self.end
+        self._keep(self._at(live), live)
+
+    def _keep(self, at: I64, numbers: I64) -> None:
+        """Keep the events at these positions, which have these numbers."""
+        end = self.end
         for name in ("_ts", "_types", "_content"):
             old: Buffer = getattr(self, name)
             fresh = Buffer(old.live().dtype)
@@ -186,7 +192,7 @@ class EventLog:
             kept = make_column(column.type)
             kept.append(column.take(at))
             self.columns[name] = kept
-        self._sparse, self._dense = live, end
+        self._sparse, self._dense = Numbers(numbers), end
 
     @property
     def held(self) -> int:
@@ -197,19 +203,20 @@ class EventLog:
 
     def numbers(self) -> I64:
         """The numbers of all events in memory, ascending."""
-        return np.concatenate([self._sparse, np.arange(self._dense, self.end)])
+        return np.concatenate([self._sparse.all(), np.arange(self._dense, self.end)])
 
     def slices(self) -> tuple[I64, Bools]:
         """For each event in memory its slice, and whether no page holds it yet."""
         slices = self._ts.live() >> self._bits
         if not self.pages:
             return slices, np.ones(len(slices), bool)
-        return slices, self.numbers() >= self.pages.ends(page_of(slices))
+        pages = self.pages
+        return slices, self.numbers() >= by_slice(slices, lambda some: pages.ends(page_of(some)))
 
     def unsaved(self, slices: I64) -> I64:
         """Positions of the events of these slices that no page holds yet."""
         own, fresh = self.slices()
-        return np.flatnonzero(fresh & np.isin(page_of(own), page_of(slices)))
+        return np.flatnonzero(fresh & self._among(own, slices))
 
     def save(self, at: I64, outbox: Outbox) -> None:
         """Write the events at these positions, all that is unsaved of their slices; they stay in memory."""
@@ -230,15 +237,20 @@ class EventLog:
             columns[CONTENT] = pa.array(self._content.live()[rows])
             self.pages.save(int(slices[start]), columns, outbox)
 
-    def evict(self, slices: I64) -> I64:
-        """Drop the events of these slices from memory, which must have been saved; returns their numbers."""
+    def evict(self, slices: I64) -> None:
+        """Drop the events of these slices from memory, which must have been saved."""
         own, fresh = self.slices()
-        gone = np.isin(page_of(own), page_of(slices))
+        gone = self._among(own, slices)
         assert not some(gone & fresh), "an event was to leave memory before it was saved"
-        numbers = self.numbers()
         if some(gone):
-            self.compact(numbers[~gone])
-        return numbers[gone]
+            at = np.flatnonzero(~gone)
+            self._keep(at, self.numbers().take(at))
+
+    @staticmethod
+    def _among(own: I64, slices: I64) -> Bools:
+        """Which of ``own`` share their page with one of ``slices``."""
+        among: Bools = by_slice(own, lambda some: np.isin(page_of(some), page_of(slices)))
+        return among
 
     # --- state -------------------------------------------------------------------------------------------------------
 
@@ -258,7 +270,7 @@ class EventLog:
         fresh = slice(None) if not self.pages else np.flatnonzero(self.slices()[1])
         if isinstance(fresh, slice):
             columns = {name: column.live() for name, column in self.columns.items()}
-            sparse, dense = self._sparse, self._dense
+            sparse, dense = self._sparse.all(), self._dense
         else:
             columns = {name: column.take(fresh) for name, column in self.columns.items()}
             sparse, dense = self.numbers()[fresh], self.end
@@ -278,7 +290,7 @@ class EventLog:
             for name, saved in state["columns"].items()  # a column that was all null may have found its type since
         }
         self.append(state["ts"], state["types"], state["content"], columns)
-        self._dense, self._sparse = state["dense"], state["sparse"]
+        self._dense, self._sparse = state["dense"], Numbers(state["sparse"])
         if self.pages is not None:
             self.pages.load(state["pages"])
 

@@ -1,0 +1,89 @@
+"""Numbers: an ascending set of whole numbers, and the place of each among them.
+
+The event log asks for every reference whether it is in memory, and where. Numbers that lie close are kept as a bitmap
+with the count before each byte: two look-ups in a cache's reach, at five eighths of a byte for each number between the
+first and the last. Numbers that lie far apart are kept as they are, and searched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from latecomer.storage.columns import I64
+
+_APART = 12  # numbers further apart than this, on average, take less memory as they are
+_BITS = np.arange(256, dtype=np.uint8)[:, None] >> np.arange(8, dtype=np.uint8) & 1
+#: How many bits of a byte are set below each of its bits, by byte and bit.
+_BELOW = (_BITS.cumsum(axis=1) - _BITS).astype(np.uint8).ravel()
+_COUNT = _BITS.sum(axis=1).astype(np.uint8)
+
+
+class Numbers:
+    """The set of ``numbers``, which ascend.
+
+    >>> some = Numbers(np.array([3, 4, 9]))
+    >>> some.hold(np.array([9, 5])).tolist(), some.places(np.array([9, 3])).tolist()
+    ([True, False], [2, 0])
+    """
+
+    __slots__ = ("_base", "_before", "_bytes", "_count", "_plain")
+
+    def __init__(self, numbers: I64) -> None:
+        self._count = len(numbers)
+        self._plain: I64 | None = numbers
+        self._base = 0
+        self._bytes = np.zeros(1, np.uint8)
+        self._before = np.zeros(1, np.int32)
+        span = int(numbers[-1]) - int(numbers[0]) if len(numbers) else 0
+        if not len(numbers) or span > _APART * len(numbers):
+            return
+        self._plain = None
+        self._base = int(numbers[0]) - 8  # so that the first byte and the last are empty: what lies outside hits these
+        bits = np.zeros((span // 8 + 3) * 8, bool)
+        bits[numbers - self._base] = True
+        self._bytes = np.packbits(bits, bitorder="little")
+        counts = _COUNT.take(self._bytes)
+        self._before = np.cumsum(counts, dtype=np.int32) - counts
+
+    def __len__(self) -> int:
+        return self._count
+
+    def hold(self, wanted: I64) -> npt.NDArray[np.bool_]:
+        """Which numbers are in the set. O(1) each, O(log n) where they lie apart."""
+        if self._plain is not None:
+            if not self._count:
+                return np.zeros(len(wanted), bool)
+            at = self._plain.searchsorted(wanted)
+            same: npt.NDArray[np.bool_] = self._plain.take(at, mode="clip") == wanted
+            return same
+        off = wanted - self._base
+        bits = self._bytes.take(off >> 3, mode="clip")
+        held: npt.NDArray[np.bool_] = (bits >> (off & 7).astype(np.uint8) & 1).view(np.bool_)
+        return held
+
+    def places(self, wanted: I64) -> I64:
+        """How many numbers are below each of ``wanted``, which are in the set."""
+        if self._plain is not None:
+            found: I64 = self._plain.searchsorted(wanted)
+            return found
+        off = wanted - self._base
+        at = off >> 3
+        off &= 7
+        off += self._bytes.take(at).astype(np.int64) << 3
+        result: I64 = self._before.take(at) + _BELOW.take(off).astype(np.int64)
+        return result
+
+    def all(self) -> I64:
+        """All numbers, ascending."""
+        if self._plain is not None:
+            return self._plain
+        places: Any = np.unpackbits(self._bytes, bitorder="little").nonzero()[0]
+        places += self._base
+        return places  # type: ignore[no-any-return]
+
+    @property
+    def nbytes(self) -> int:
+        return self._bytes.nbytes + self._before.nbytes if self._plain is None else self._plain.nbytes
