@@ -123,7 +123,8 @@ class Memory:
             for number in slices.tolist():
                 store.evict(number)
         engine.log.evict(slices)
-        engine.forget_absent()
+        if 2 * len(engine.log) < len(engine.ids):
+            engine.forget_absent()
         # Allocators keep what was freed: it would go on counting as this process's memory.
         pa.default_memory_pool().release_unused()
         if _TRIM is not None:
@@ -131,8 +132,9 @@ class Memory:
 
     # --- versions ----------------------------------------------------------------------------------------------------
 
-    def save(self) -> None:
-        """Write the slices in which much has changed; they stay in memory."""
+    def save(self, most: int | None = None) -> None:
+        """Write the slices in which much has changed; they stay in memory. ``most``: bytes of changes that are left to
+        the version itself (None: few, so that versions are small)."""
         engine = self._engine
         own, fresh = engine.log.slices()
         slices, counts = counted(own[fresh])
@@ -145,11 +147,12 @@ class Memory:
         pages = engine.log.pages
         assert pages is not None
         carried = sum(changed.values())
-        if carried <= max(_CARRIED, len(pages) * _ROUGH // _CARRIED_SHARE):
+        most = _CARRIED if most is None else most
+        if carried <= max(most, len(pages) * _ROUGH // _CARRIED_SHARE):
             return
         chosen = []
         for number in sorted(changed, key=lambda n: -changed[n]):
-            if carried <= _CARRIED // 2:
+            if carried <= most // 2:
                 break
             chosen.append(number)
             carried -= changed[number]

@@ -9,7 +9,7 @@ lost between two stores. Pages come one at a time, so that no step needs the mem
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,10 @@ import numpy as np
 
 from latecomer.consistency.clock import END
 from latecomer.runtime.selection import Selection
-from latecomer.storage.columns import I64
+from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import U64
 from latecomer.storage.pager import Pager
+from latecomer.storage.slices import counted
 from latecomer.storage.store import Bools
 
 
@@ -38,28 +39,24 @@ Picked = tuple[U64, I64, I64]
 
 @dataclass(slots=True)
 class _Page:
-    """Events of one slice that wait since the clock was at ``since``; ``parts`` and ``least`` (their earliest time) by
-    number of the selection.
+    """What is known of the ``count`` events of one slice that wait since the clock was at ``since``; ``least``: their
+    earliest time, by number of the selection.
     """
 
     since: int
     count: int = 0
-    parts: dict[int, list[Picked]] = field(default_factory=dict)
     least: dict[int, int] = field(default_factory=dict)
-    nbytes: int = 0
-
-    def add(self, index: int, part: Picked) -> None:
-        self.parts.setdefault(index, []).append(part)
-        self.least[index] = min(self.least.get(index, END), int(part[1].min()))
-        self.nbytes += sum(column.nbytes for column in part)
 
 
 class Pending:
-    """Waiting events of one lane, by slices of ``2**bits`` units."""
+    """Waiting events of one lane, by slices of ``2**bits`` units. They lie as they came, and are looked through when
+    the turn of a page has come: pages are many, and each batch has little for each.
+    """
 
     def __init__(self, selections: Sequence[Selection], bits: int, paging: Paging) -> None:
         self._selections, self._bits, self._batch, self._wait = list(selections), bits, paging.batch, paging.wait
         self._pages: dict[int, _Page] = {}
+        self._rows: list[list[Picked]] = [[] for _ in selections]  # by number of the selection
         self._last = 0  # the page that entered last
 
     def __len__(self) -> int:
@@ -72,24 +69,25 @@ class Pending:
     def add(self, rows: Mapping[Selection, Picked], clock: int) -> None:
         """Let these events wait; ``clock``: how far the lane's clock has come."""
         for index, selection in enumerate(self._selections):
-            for number, part in self._by_page(rows[selection]):
-                self._pages.setdefault(number, _Page(clock)).add(index, part)
+            self._keep(index, rows[selection], clock)
         # An event that several selections look at counts once.
         _, first = np.unique(np.concatenate([rows[s][2] for s in self._selections]), return_index=True)
         slices = np.concatenate([rows[s][1] for s in self._selections])[first] >> self._bits
-        for number, count in zip(*np.unique(slices, return_counts=True), strict=True):
-            self._pages[int(number)].count += int(count)
+        for number, count in zip(*map(np.ndarray.tolist, counted(slices)), strict=True):
+            self._pages[number].count += count
 
-    def _by_page(self, rows: Picked) -> Iterator[tuple[int, Picked]]:
-        """These events, page by page."""
-        slices = rows[1] >> self._bits
-        order = slices.argsort(kind="stable")
-        slices = slices.take(order)
-        hashes, ts, refs = rows[0].take(order), rows[1].take(order), rows[2].take(order)
-        edges = np.append(0, np.flatnonzero(np.diff(slices)) + 1).tolist() if len(order) else []
-        for start, end in zip(edges, [*edges[1:], len(order)], strict=False):
-            # Copies: a small part is not to keep the whole batch in memory.
-            yield int(slices[start]), (hashes[start:end].copy(), ts[start:end].copy(), refs[start:end].copy())
+    def _keep(self, index: int, rows: Picked, clock: int) -> None:
+        """Take in events of a selection, which no page counts yet."""
+        ts = rows[1]
+        if not len(ts):
+            return
+        self._rows[index].append(rows)
+        moments = np.sort(ts)
+        slices = moments >> self._bits
+        edges = np.append(0, np.flatnonzero(np.diff(slices)) + 1)  # a slice's first event is its earliest
+        for number, least in zip(slices.take(edges).tolist(), moments.take(edges).tolist(), strict=True):
+            page = self._pages.get(number) or self._pages.setdefault(number, _Page(clock))
+            page.least[index] = min(page.least.get(index, END), least)
 
     def due(self, clock: int | None) -> dict[Selection, Picked]:
         """Take out the events of one page whose turn it is (None: of any). Pages take turns in order of time, so that
@@ -102,16 +100,23 @@ class Pending:
         if not ready:
             return {}
         self._last = min(ready, key=lambda number: (number <= self._last, number))
-        return self._joined([self._pages.pop(self._last)])
-
-    def _joined(self, pages: Sequence[_Page]) -> dict[Selection, Picked]:
+        del self._pages[self._last]
         result: dict[Selection, Picked] = {}
         for index, selection in enumerate(self._selections):
-            parts = [part for page in pages for part in page.parts.get(index, [])]
-            if parts:
-                hashes, ts, refs = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-                result[selection] = hashes, ts, refs
+            rows = self._joined(index)
+            own = rows[1] >> self._bits == self._last
+            if some(own):
+                result[selection] = _masked(rows, own)
+                self._rows[index] = [_masked(rows, ~own)]
         return result
+
+    def _joined(self, index: int) -> Picked:
+        """All waiting events of a selection, in one piece."""
+        parts = self._rows[index]
+        if len(parts) != 1:
+            hashes, ts, refs = (np.concatenate(columns) for columns in zip(_NONE, *parts, strict=True))
+            self._rows[index] = parts = [(hashes, ts, refs)]
+        return parts[0]
 
     def earliest(self, type: str | None = None) -> int | None:
         """The least time of a waiting event (of a type)."""
@@ -125,30 +130,44 @@ class Pending:
 
     def refs(self) -> I64:
         """References of all that wait."""
-        parts = [refs for _, _, refs in self._joined(list(self._pages.values())).values()]
-        return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+        return np.unique(np.concatenate([self._joined(index)[2] for index in range(len(self._rows))]))
 
     @property
     def nbytes(self) -> int:
-        return sum(page.nbytes for page in self._pages.values())
+        return sum(column.nbytes for parts in self._rows for rows in parts for column in rows)
 
     def dump(self) -> dict[str, Any]:
-        pages = [[n, p.since, p.count, [[i, part] for i, part in p.parts.items()]] for n, p in self._pages.items()]
+        pages = []
+        for number, page in self._pages.items():
+            parts = [(index, self._joined(index)) for index in page.least]
+            own = [[index, [_masked(rows, rows[1] >> self._bits == number)]] for index, rows in parts]
+            pages.append([number, page.since, page.count, own])
         return {"last": self._last, "pages": pages}
 
     def load(self, state: dict[str, Any]) -> None:
         self._last = state["last"]
         for number, since, count, parts in state["pages"]:
-            page = self._pages[number] = _Page(since, count)
             for index, rows in parts:
                 for hashes, ts, refs in rows:
-                    page.add(index, (hashes, ts, refs))
+                    self._keep(index, (hashes, ts, refs), since)
+            self._pages[number].count = count
 
     def _check(self) -> None:
+        for index in range(len(self._rows)):
+            assert (np.isin(self._joined(index)[1] >> self._bits, list(self._pages))).all(), "events wait for no page"
         for number, page in self._pages.items():
-            refs = np.unique(np.concatenate([refs for rows in page.parts.values() for _, _, refs in rows]))
+            every = [
+                _masked(rows, rows[1] >> self._bits == number) for rows in map(self._joined, range(len(self._rows)))
+            ]
+            refs = np.unique(np.concatenate([refs for _, _, refs in every]))
             assert len(refs) == page.count > 0, f"page {number} counts {page.count} of {len(refs)}"
-            for index, rows in page.parts.items():
-                assert page.least[index] == min(int(ts.min()) for _, ts, _ in rows), f"page {number}: {page.least}"
-                for _, ts, _ in rows:
-                    assert (ts >> self._bits == number).all(), f"page {number} holds events of other slices"
+            least = {index: int(ts.min()) for index, (_, ts, _) in enumerate(every) if len(ts)}
+            assert page.least == least, f"page {number}: {page.least}, but {least}"
+
+
+def _masked(rows: Picked, mask: Bools) -> Picked:
+    hashes, ts, refs = rows
+    return hashes[mask], ts[mask], refs[mask]
+
+
+_NONE: Picked = np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64)

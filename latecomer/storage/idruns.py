@@ -31,13 +31,12 @@ Bools = npt.NDArray[np.bool_]
 #: if the floor of its type is at or below its time.
 Keep = Callable[[I64, I32], Bools]
 
-BLOCK = 2_048  # entries; some 70 kB. Smaller ones cost more to pack, larger ones more to read for one id
+BLOCK = 2_048  # entries; some 50 kB. Smaller ones cost more to pack, larger ones more to read for one id
 _TOGETHER = 16  # blocks in one file: about 1 MB
-_AHEAD = 1  # blocks of each run that a merge reads at once
+_AHEAD = 4  # blocks of each run that a merge reads at once
 _SAMPLE = 64  # entries of a run that are kept in memory to tell how many are dead
 _WORDS = 1 << 17  # of a filter in one blob
-# Hashes do not shrink, ids and times do a little: zstd takes another fifth off and three times as long.
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_ARROW_STREAM = b"\xff\xff\xff\xff"  # what blocks of earlier releases begin with
 _IN_THIS_THREAD = pa.ipc.IpcReadOptions(use_threads=False)  # blocks are too small to be handed around
 
 
@@ -78,16 +77,25 @@ class Columns(NamedTuple):
         return Columns(*own, self.ids.slice(start, end - start))
 
     def encode(self) -> bytes:
-        """As a blob: an Arrow stream of one batch."""
-        batch = pa.RecordBatch.from_arrays([*map(pa.array, self[:4]), self.ids], names=list(self._fields))
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS) as stream:
-            stream.write_batch(batch)
-        return bytes(sink.getvalue())
+        """As a blob."""
+        return pack(list(self), checked=False)
 
     @classmethod
     def decode(cls, blob: bytes) -> Columns:
         """What was encoded. Raises StateError when it is something else."""
+        if blob[:4] == _ARROW_STREAM:
+            return cls._decode_arrow(blob)
+        try:
+            columns = unpack(blob)
+        except StateError as problem:
+            raise StateError(f"a block of ids cannot be read: {problem}") from None
+        if not isinstance(columns, list) or len(columns) != len(cls._fields):
+            raise StateError(f"a block of ids does not hold the columns {list(cls._fields)}: restore an older version")
+        return cls(*columns)
+
+    @classmethod
+    def _decode_arrow(cls, blob: bytes) -> Columns:
+        """What earlier releases wrote: an Arrow stream of one batch."""
         try:
             with pa.ipc.open_stream(blob, options=_IN_THIS_THREAD) as stream:
                 batch = stream.read_next_batch()

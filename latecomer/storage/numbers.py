@@ -1,8 +1,8 @@
 """Numbers: an ascending set of whole numbers, and the place of each among them.
 
 The event log asks for every reference whether it is in memory, and where. Numbers that lie close are kept as a bitmap
-with the count before each byte: two look-ups in a cache's reach, at five eighths of a byte for each number between the
-first and the last. Numbers that lie far apart are kept as they are, and searched.
+with the counts before each byte and each block of bytes: look-ups in a cache's reach, at two and a quarter bits for
+each number between the first and the last. Numbers that lie far apart are kept as they are, and searched.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from latecomer.storage.columns import I64
 
-_APART = 12  # numbers further apart than this, on average, take less memory as they are
+_APART = 28  # numbers further apart than this, on average, take less memory as they are
+_BLOCK = 5  # 2**5 bytes are a block: a byte can count what is before it there
 _BITS = np.arange(256, dtype=np.uint8)[:, None] >> np.arange(8, dtype=np.uint8) & 1
 #: How many bits of a byte are set below each of its bits, by byte and bit.
 _BELOW = (_BITS.cumsum(axis=1) - _BITS).astype(np.uint8).ravel()
@@ -29,24 +30,27 @@ class Numbers:
     ([True, False], [2, 0])
     """
 
-    __slots__ = ("_base", "_before", "_bytes", "_count", "_plain")
+    __slots__ = ("_base", "_blocks", "_bytes", "_count", "_plain", "_within")
 
     def __init__(self, numbers: I64) -> None:
         self._count = len(numbers)
         self._plain: I64 | None = numbers
         self._base = 0
         self._bytes = np.zeros(1, np.uint8)
-        self._before = np.zeros(1, np.int32)
+        self._within = np.zeros(1, np.uint8)
+        self._blocks = np.zeros(1, np.int64)
         span = int(numbers[-1]) - int(numbers[0]) if len(numbers) else 0
         if not len(numbers) or span > _APART * len(numbers):
             return
         self._plain = None
         self._base = int(numbers[0]) - 8  # so that the first byte and the last are empty: what lies outside hits these
-        bits = np.zeros((span // 8 + 3) * 8, bool)
+        bits = np.zeros((((span + 16 >> 3) + 1 >> _BLOCK) + 1) << _BLOCK + 3, bool)
         bits[numbers - self._base] = True
         self._bytes = np.packbits(bits, bitorder="little")
-        counts = _COUNT.take(self._bytes)
-        self._before = np.cumsum(counts, dtype=np.int32) - counts
+        counts = _COUNT.take(self._bytes).reshape(-1, 1 << _BLOCK)
+        self._within = (counts.cumsum(axis=1, dtype=np.uint16) - counts).astype(np.uint8).ravel()
+        each = counts.sum(axis=1, dtype=np.int64)
+        self._blocks = each.cumsum() - each
 
     def __len__(self) -> int:
         return self._count
@@ -73,7 +77,9 @@ class Numbers:
         at = off >> 3
         off &= 7
         off += self._bytes.take(at).astype(np.int64) << 3
-        result: I64 = self._before.take(at) + _BELOW.take(off).astype(np.int64)
+        result: I64 = self._blocks.take(at >> _BLOCK)
+        result += self._within.take(at)
+        result += _BELOW.take(off)
         return result
 
     def all(self) -> I64:
@@ -86,4 +92,8 @@ class Numbers:
 
     @property
     def nbytes(self) -> int:
-        return self._bytes.nbytes + self._before.nbytes if self._plain is None else self._plain.nbytes
+        return (
+            self._bytes.nbytes + self._within.nbytes + self._blocks.nbytes
+            if self._plain is None
+            else self._plain.nbytes
+        )

@@ -58,7 +58,7 @@ class Outbox:
 
     def add(self, state: Any, then: Callable[[Slot], None]) -> None:
         """Write ``state``; ``then`` gets the slot once it is safe."""
-        self._blobs.append(pack(state))
+        self._blobs.append(pack(state, checked=False))
         self._then.append(then)
 
     def after(self, action: Callable[[], None]) -> None:
