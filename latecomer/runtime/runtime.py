@@ -301,14 +301,15 @@ class Runtime:
         self._number, self.note = number, kept
         return number
 
-    def residue(self) -> tuple[bytes, list[Slot]]:
+    def residue(self, most: int | None = None) -> tuple[bytes, list[Slot]]:
         """What :meth:`checkpoint` writes, for a runtime whose shelf somebody else keeps: the state's own part, and all
-        slots of the shelf that belong to it. What has changed much is put on the shelf first.
+        slots of the shelf that belong to it. What has changed much is put on the shelf first, unless all changes are no
+        more than ``most`` bytes (None: few).
         """
         self._whole()
         slots: list[Slot] = []
         if self._engine is not None and self._engine.memory is not None:
-            self._engine.memory.save()
+            self._engine.memory.save(most)
             slots = list(self._engine.memory.slots())
         return pack(self._state()), slots
 
