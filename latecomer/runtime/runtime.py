@@ -30,7 +30,7 @@ from latecomer.runtime.engine import Engine, Piece, attributes_of, promised_colu
 from latecomer.runtime.explain import explain
 from latecomer.runtime.spill import BATCH, Spill, Spilling, memory_size
 from latecomer.storage.folder import StateFolder
-from latecomer.storage.packing import pack, unpack
+from latecomer.storage.packing import freeze, pack, seal, unpack
 from latecomer.storage.pager import Pager
 from latecomer.storage.shelf import MemoryShelf, Shelf, Slot
 from latecomer.stream import Stream
@@ -301,17 +301,25 @@ class Runtime:
         self._number, self.note = number, kept
         return number
 
-    def residue(self, most: int | None = None) -> tuple[bytes, list[Slot]]:
+    def residue(self) -> tuple[bytes, list[Slot]]:
         """What :meth:`checkpoint` writes, for a runtime whose shelf somebody else keeps: the state's own part, and all
-        slots of the shelf that belong to it. What has changed much is put on the shelf first, unless all changes are no
-        more than ``most`` bytes (None: few).
+        slots of the shelf that belong to it. What has changed much is put on the shelf first.
+        """
+        frozen, slots = self.freeze()
+        return seal(frozen), slots
+
+    def freeze(self, most: int | None = None) -> tuple[bytes, list[Slot]]:
+        """Like :meth:`residue`, for who goes on at once and writes the version in another thread, where
+        ``latecomer.storage.packing.seal`` makes the residue of what is returned first.
+
+        ``most``: bytes of changes that it may hold itself, beyond which they are put on the shelf (None: few).
         """
         self._whole()
         slots: list[Slot] = []
         if self._engine is not None and self._engine.memory is not None:
             self._engine.memory.save(most)
             slots = list(self._engine.memory.slots())
-        return pack(self._state()), slots
+        return freeze(self._state()), slots
 
     @classmethod
     def resume(cls, residue: bytes, shelf: Shelf, *, memory: int | str | None = None, batch: int = BATCH) -> Runtime:

@@ -42,7 +42,17 @@ def pack(state: Any, *, checked: bool = True) -> bytes:
     >>> unpack(pack({"codes": np.arange(3), "names": ["a", None]}))
     {'codes': array([0, 1, 2]), 'names': ['a', None]}
     """
-    raw: bytes = msgpack.packb(state, default=_encode, use_bin_type=True, strict_types=False)
+    return seal(freeze(state), checked=checked)
+
+
+def freeze(state: Any) -> bytes:
+    """The first half of :func:`pack`: what the state is now, whatever becomes of its arrays."""
+    frozen: bytes = msgpack.packb(state, default=_encode, use_bin_type=True, strict_types=False)
+    return frozen
+
+
+def seal(raw: bytes, *, checked: bool = True) -> bytes:
+    """The second half of :func:`pack`; another thread may do it, since it needs the interpreter only for moments."""
     codec = _codec(raw)
     compressed: bytes = pa.compress(raw, _CODECS[codec], asbytes=True) if _CODECS[codec] else raw
     version = _FORMAT.to_bytes(2, "little")
