@@ -24,6 +24,7 @@ from latecomer.cli.demo import demo
 from latecomer.cli.explain import explain
 from latecomer.cli.folders import state
 from latecomer.cli.run import run
+from latecomer.cli.serve import serve
 from latecomer.errors import LatecomerError, SchemaError, StateError
 
 EXIT_CODES = (
@@ -67,6 +68,7 @@ app.command()(check)
 app.command()(run)
 app.command()(explain)
 app.command()(advise)
+app.command()(serve)
 app.command()(demo)
 app.add_typer(state, name="state")
 
