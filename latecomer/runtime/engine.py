@@ -123,6 +123,8 @@ class Engine:
             else:
                 self.lanes.append(Lane(policies[group[0]], [(i, patterns[i]) for i in group], *common))
         self._numbers = numbers
+        #: Types that only queries ask for that were dropped.
+        self.ignored = np.zeros(0, np.int64)
         self._purges = 0
         #: Whether a call ended half-way: what it changed is not told, so nobody can go on from here.
         self.broken = False
@@ -189,6 +191,8 @@ class Engine:
         self.counters["rows"] += len(batch)
         yield from self._malformed(batch)
         moments = self.time.read(batch, clocks)
+        if len(self.ignored):
+            batch.types[np.isin(batch.types, self.ignored)] = OTHER
         yield from self._ahead(batch, moments)
         rows = np.flatnonzero(batch.types >= 0)
         self.counters["events"] += len(moments.events)

@@ -68,7 +68,7 @@ def explain(plans: Sequence[Plan], engine: Engine | None, counters: Mapping[str,
         "sources": _sources(engine),
         "bounds": {name: bound for name, bound in bounds.items() if bound != BEGINNING},
         "counters": dict(counters),
-        "queries": {p.name: queries[p.name] for p in plans},
+        "queries": {p.name: queries[p.name] for p in plans if p.name in queries},
     }
 
 

@@ -107,8 +107,12 @@ class Lane:
                 query.purge = ProofPurge(query.pattern, self.stores.__getitem__, log)
         self._after_proof = 0  # events left by the last purge by proof
         self.purges = 0  # how often a purge by proof has run
+        self.look()
+
+    def look(self) -> None:
+        """Note what the queries of the lane look at; they have changed."""
         self.types = sorted({t for q in self.queries for t in q.types})
-        self._users = {s: [q for q in self.queries if s in q.pattern.selections()] for s in selections}
+        self._users = {s: [q for q in self.queries if s in q.pattern.selections()] for s in self.stores}
 
     # --- the step ----------------------------------------------------------------------------------------------------
 

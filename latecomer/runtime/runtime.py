@@ -28,6 +28,7 @@ from latecomer.runtime.batches import fix_schema, missing_columns, to_arrow
 from latecomer.runtime.changes import check_names
 from latecomer.runtime.engine import Engine, Piece, attributes_of, promised_columns
 from latecomer.runtime.explain import explain
+from latecomer.runtime.parting import Chooser, drop, narrow
 from latecomer.runtime.spill import BATCH, Spill, Spilling, memory_size
 from latecomer.storage.folder import StateFolder
 from latecomer.storage.packing import freeze, pack, seal, unpack
@@ -102,7 +103,7 @@ class Runtime:
             if not isinstance(query, Query):
                 raise ConfigError(f"{query!r} is not a query: give latecomer.Query(text, name=…, level=…)")
         self.stream = stream
-        self.queries = tuple(queries)
+        self.queries = self._given = tuple(queries)
         self._plans = [q.plan for q in queries]
         check_names(self._plans)
         self._columns = attributes_of(self._plans) | promised_columns(stream)
@@ -114,6 +115,7 @@ class Runtime:
         self._reached = BEGINNING
         self._nows: list[Any] = []
         self._finished = False
+        self._dropped: list[str] = []  # names of queries that were dropped: they number the others, and no more
         #: What was noted with the version that this runtime was opened from, or has written last.
         self.note: Mapping[str, Any] = {}
         self._folder: StateFolder | None = None
@@ -262,7 +264,7 @@ class Runtime:
 
     def explain(self) -> dict[str, Any]:
         """What is held, and what each waits for: plain data, see ``docs/architecture.md``."""
-        return explain(self._plans, self._engine, self.counters)
+        return explain([q.plan for q in self.queries], self._engine, self.counters)
 
     # --- state -------------------------------------------------------------------------------------------------------
 
@@ -350,6 +352,37 @@ class Runtime:
         runtime._number, runtime.note = found.number, found.note
         return runtime
 
+    def narrow(self, columns: Sequence[str], chosen: Chooser) -> None:
+        """Go on with some keys only, and say nothing more of the others: for a runtime that becomes several, each of
+        which is given the events of its own keys from now on.
+
+        Args:
+            columns: attributes on which all queries agree (``[…]``): the key.
+            chosen: which keys stay, of arrays with the values of ``columns``.
+        """
+        self._whole()
+        if self._engine is not None:
+            narrow(self._engine, columns, chosen)
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Forget the queries with these names and what only they needed. Raises ConfigError where none would be left,
+        and StateError while late events wait for the shelf.
+        """
+        self._whole()
+        gone = {q.name for q in self.queries} & set(names)
+        if len(gone) == len(self.queries):
+            raise ConfigError(f"no query would be left without {sorted(gone)}: end the runtime")
+        if self._engine is not None:
+            if any(lane.pending for lane in self._engine.lanes):
+                raise StateError("late events wait for state to be read: give Spill(…, batch=0) to drop a query")
+            drop(self._engine, gone)
+        self._forget(gone)
+
+    def _forget(self, gone: Iterable[str]) -> None:
+        self._dropped = sorted({*self._dropped, *gone})
+        self.queries = tuple(q for q in self.queries if q.name not in gone)
+        self._columns = attributes_of([q.plan for q in self.queries]) | promised_columns(self.stream)
+
     def _spill(self, folder: StateFolder, spill: Spill, memory: int | str | None) -> None:
         budget = None if memory is None else memory_size(memory)
         wait = None if spill.wait is None else Duration.of(spill.wait)
@@ -360,7 +393,8 @@ class Runtime:
         engine = self._engine
         return {
             "stream": stream,
-            "queries": [{"name": q.name, "text": q.text} for q in self.queries],
+            "queries": [{"name": q.name, "text": q.text} for q in self._given],
+            "dropped": self._dropped,
             "schema": None if engine is None else _schema_bytes(engine.intake.given),
             "state": None if engine is None else engine.dump(),
             "counters": list(self._counters.items()),
@@ -416,7 +450,9 @@ class Runtime:
                 runtime._spilling,
                 bits=None if empty else state["bits"],
             )
+            drop(runtime._engine, saved.get("dropped") or ())
             runtime._engine.load(state)
+        runtime._forget(saved.get("dropped") or ())
         return runtime
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -490,6 +526,7 @@ class Runtime:
         for query in self.queries:
             query.check(self.stream, schema)
         fresh = Engine(self.stream, self._plans, schema, self._counters, self._spilling, bits=engine.layout.bits)
+        drop(fresh, self._dropped)
         fresh.load(engine.dump())
         self._engine = fresh
         return fresh

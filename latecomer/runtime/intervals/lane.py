@@ -163,8 +163,12 @@ class IntervalLane:
             )
             holding = Waiting(pattern, timing, final=policy.final, ordered=policy.ordered)
             self.queries.append(IntervalQuery(number, pattern, type_numbers, matcher, holding, self._longest))
+        self.look()
+
+    def look(self) -> None:
+        """Note what the queries of the lane look at; they have changed."""
         self.types = sorted({t for q in self.queries for t in q.types})
-        self._users = {s: [q for q in self.queries if s in q.pattern.selections()] for s in selections}
+        self._users = {s: [q for q in self.queries if s in q.pattern.selections()] for s in self.stores}
 
     # --- the step ----------------------------------------------------------------------------------------------------
 
