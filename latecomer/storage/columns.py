@@ -1,8 +1,8 @@
 """Growable columns: append at the end, drop from the front, gather anywhere.
 
 A column is one contiguous piece of memory, so that gathering rows for candidates is one call however many batches
-brought them. Appending is amortised O(1) per value; dropping a prefix is O(1) and its memory comes back with the next
-growth.
+brought them. Appending is amortised O(1) per value; so is dropping a prefix, whose memory comes back once it is as much
+as a half of what is left.
 """
 
 from __future__ import annotations
@@ -54,16 +54,21 @@ class Buffer:
     def append(self, values: Array) -> None:
         n = len(values)
         if self._end + n + self._spare > len(self._data):
-            # New memory even when the old would do: arrays handed out still look at it.
-            live = self.live()
-            grown = np.empty(max(2 * (len(live) + n), 64) + self._spare, self._data.dtype)
-            grown[: len(live)] = live
-            self._data, self._start, self._end = grown, 0, len(live)
+            self._move(n)
         self._data[self._end : self._end + n] = values
         self._end += n
 
+    def _move(self, n: int) -> None:
+        """Go to new memory with room for ``n`` more, even when the old would do: arrays handed out still look at it."""
+        live = self.live()
+        grown = np.empty(max(2 * (len(live) + n), 64) + self._spare, self._data.dtype)
+        grown[: len(live)] = live
+        self._data, self._start, self._end = grown, 0, len(live)
+
     def drop(self, n: int) -> None:
         self._start += n
+        if 2 * self._start > len(self):  # what is dead would go on taking memory
+            self._move(0)
 
     def words(self) -> npt.NDArray[np.uint64]:
         """For bytes with 8 to spare: the little-endian word that begins at each live byte and at the end."""
