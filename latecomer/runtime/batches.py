@@ -54,24 +54,31 @@ def to_arrow(given: Any, known: pa.Schema | None) -> tuple[pa.RecordBatch, dict[
 
     Accepts Arrow tables and batches, pandas, Polars (or anything with Arrow's C stream interface) and lists of dicts.
     """
+    rows = plain(given)
+    return (rows, {}) if isinstance(rows, pa.RecordBatch) else _from_dicts(rows, known)
+
+
+def plain(given: Any) -> pa.RecordBatch | Sequence[Mapping[str, Any]]:
+    """What a user hands over, as a record batch if it has columns, each of one type; else as dicts."""
     if isinstance(given, pa.RecordBatch):
-        return given, {}
+        return given
     if isinstance(given, pa.Table):
-        return _one_batch(given), {}
+        return _one_batch(given)
     if type(given).__module__.split(".")[0] == "pandas" and hasattr(given, "columns"):
         try:
-            return _one_batch(pa.Table.from_pandas(given, preserve_index=False)), {}
+            return _one_batch(pa.Table.from_pandas(given, preserve_index=False))
         except (pa.ArrowException, TypeError):  # a column of objects that are not all of one kind
             whole = given.astype(object)
-            return _from_dicts(whole.where(whole.notna(), None).to_dict("records"), known)
+            records: list[dict[str, Any]] = whole.where(whole.notna(), None).to_dict("records")
+            return records
     if hasattr(given, "__arrow_c_stream__"):
-        return _one_batch(pa.table(given)), {}
+        return _one_batch(pa.table(given))
     if (
         isinstance(given, Sequence)
         and not isinstance(given, (str, bytes))
         and all(isinstance(r, Mapping) for r in given)
     ):
-        return _from_dicts(given, known)
+        return given
     raise SchemaError(
         f"cannot read events from {type(given).__name__}: give an Arrow table or record batch, a pandas or Polars "
         "data frame, or a list of dicts"

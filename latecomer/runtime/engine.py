@@ -34,6 +34,7 @@ from latecomer.runtime.pattern import Pattern, Tester
 from latecomer.runtime.pending import Paging
 from latecomer.runtime.rows import PIECE
 from latecomer.runtime.selection import Selector
+from latecomer.runtime.share import Share
 from latecomer.runtime.spill import Spilling
 from latecomer.runtime.timekeeper import Moments, Timekeeper
 from latecomer.storage.coldids import ColdIds
@@ -128,6 +129,8 @@ class Engine:
         self._purges = 0
         #: Whether a call ended half-way: what it changed is not told, so nobody can go on from here.
         self.broken = False
+        #: The events that are kept; None: all.
+        self.share: Share | None = None
         selections = {s for lane in self.lanes for s in lane.stores}
         self._conditions = {c: compile_truth(c, times) for s in selections for c in s.filter}
         self.change_schema = change_schema(plans, stream, schema, kept[id_name], self.intake.ts_type)
@@ -198,6 +201,8 @@ class Engine:
         self.counters["events"] += len(moments.events)
         self.counters["other_types"] += len(moments.events) - len(rows)
         self.counters["punctuation"] += int((batch.types == PUNCTUATION).sum())
+        if self.share is not None:
+            rows = self._own(self.share, batch, rows)
         hashes, content = self._identify(batch)
         rows = yield from self._enter(batch, rows, hashes, content, moments)
         refs = np.zeros(len(batch), np.int64)
@@ -265,6 +270,12 @@ class Engine:
         if len(moments.ahead):
             self.counters["ahead"] += len(moments.ahead)
             yield False, self._late.write(batch, moments.ahead, "ahead", moments.ahead_by)
+
+    def _own(self, share: Share, batch: Batch, rows: I64) -> I64:
+        """The rows of this share; others lose their type."""
+        own = share.mask(batch, rows)
+        batch.types[rows[~own]] = OTHER
+        return rows[own]
 
     def _identify(self, batch: Batch) -> tuple[U64, U64]:
         """Hashes of the rows' ids, and of all else that they say."""

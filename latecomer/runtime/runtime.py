@@ -29,6 +29,7 @@ from latecomer.runtime.changes import check_names
 from latecomer.runtime.engine import Engine, Piece, attributes_of, promised_columns
 from latecomer.runtime.explain import explain
 from latecomer.runtime.parting import Chooser, drop, narrow
+from latecomer.runtime.share import Share
 from latecomer.runtime.spill import BATCH, Spill, Spilling, memory_size
 from latecomer.storage.folder import StateFolder
 from latecomer.storage.packing import freeze, pack, seal, unpack
@@ -37,7 +38,7 @@ from latecomer.storage.shelf import MemoryShelf, Shelf, Slot
 from latecomer.stream import Stream
 from latecomer.units import Duration
 
-_NO_CHANGES = pa.schema(
+_CHANGES = pa.schema(
     [
         ("op", pa.string()),
         ("query", pa.string()),
@@ -47,7 +48,7 @@ _NO_CHANGES = pa.schema(
         ("last_ts", pa.int64()),
     ]
 )
-_NO_LATE = pa.schema([("late_id", pa.string()), ("query", pa.string()), ("reason", pa.string())])
+_LATE = pa.schema([("late_id", pa.string()), ("query", pa.string()), ("reason", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,8 @@ class Runtime:
             read when an event needs it. None: all of it is in memory.
         spill: an empty folder, or the URI of one, or :class:`Spill`: for state beyond ``memory``, and for versions
             (:meth:`checkpoint`).
+        workers: processes that share out the events by key, for more cores than one: the same answers, as far as all
+            queries have an attribute in ``[…]`` in common. ``memory`` is that of all together.
 
     Raises ConfigError for queries that cannot live side by side, and StateError for a folder that holds a state
     already (:meth:`open` goes on with it) or cannot be used.
@@ -88,11 +91,19 @@ class Runtime:
     ['delete']
     """
 
+    def __new__(cls, *given: Any, workers: int = 1, **options: Any) -> Runtime:
+        if cls is not Runtime or workers == 1:
+            return super().__new__(cls)
+        from latecomer.runtime.workers.parallel import ParallelRuntime
+
+        return super().__new__(ParallelRuntime)
+
     def __init__(
         self,
         stream: Stream,
         queries: Query | Sequence[Query],
         *,
+        workers: int = 1,
         memory: int | str | None = None,
         spill: str | os.PathLike[str] | Spill | None = None,
     ) -> None:
@@ -121,16 +132,12 @@ class Runtime:
         self._folder: StateFolder | None = None
         self._spilling: Spilling | None = None
         self._number = 0
+        self._share: Share | None = None
         if memory is not None and spill is None:
             raise ConfigError(f"memory={memory!r} needs a place for the rest of the state: give spill='a/folder' too")
         if spill is not None:
             spill = Spill.of(spill)
-            folder = StateFolder(spill.uri, keep=spill.keep)
-            if versions := folder.versions():
-                raise StateError(
-                    f"the folder {folder.shown!r} holds a state, up to version {versions[-1]}: go on with "
-                    "Runtime.open(…), or give an empty folder"
-                )
+            folder = fresh_folder(spill)
             self._spill(folder, spill, memory)
             folder.claim()
         declared = stream.declared
@@ -184,7 +191,7 @@ class Runtime:
                     "detail": [f"{problem}: {text}" for text, problem in lines],
                 }
             )
-            return Output(_NO_CHANGES.empty_table(), late)
+            return Output(_CHANGES.empty_table(), late)
         return self._collect(map(self._piece, self._engine.unreadable(lines)))
 
     # --- time --------------------------------------------------------------------------------------------------------
@@ -244,6 +251,14 @@ class Runtime:
         value = self._engine.time.clock.value if self._engine is not None else self._reached
         return None if value == BEGINNING else value
 
+    @property
+    def _schemas(self) -> tuple[pa.Schema, pa.Schema]:
+        """Of ``changes`` and ``late``; before the first batch, unless the stream declares its own, of what is common to
+        all.
+        """
+        engine = self._engine
+        return (_CHANGES, _LATE) if engine is None else (engine.change_schema, engine.late_schema)
+
     # --- insight -----------------------------------------------------------------------------------------------------
 
     @property
@@ -296,8 +311,8 @@ class Runtime:
         """
         if self._folder is None:
             raise ConfigError("checkpoint() needs a folder: give Runtime(…, spill='a/folder')")
-        number = self._number + 1 if number is None else _version_number(number)
-        kept = _plain_note(note)
+        number = self._number + 1 if number is None else version_number(number)
+        kept = plain_note(note)
         residue, slots = self.residue()
         self._folder.commit(number, residue, slots, kept)
         self._number, self.note = number, kept
@@ -348,6 +363,10 @@ class Runtime:
         folder.claim()
         found = folder.read(_known(folder, version))
         saved = unpack(folder.residue(found))
+        if "workers" in saved:
+            from latecomer.runtime.workers.parallel import ParallelRuntime
+
+            return ParallelRuntime.reopened(saved, folder, spill, found, memory)
         runtime = cls._restored(saved, lambda runtime: runtime._spill(folder, spill, memory))
         runtime._number, runtime.note = found.number, found.note
         return runtime
@@ -408,6 +427,10 @@ class Runtime:
     def restore(cls, snapshot: bytes) -> Runtime:
         """The runtime that :meth:`snapshot` was taken of. Raises StateError when the bytes are damaged."""
         saved = unpack(snapshot)
+        if "workers" in saved:
+            from latecomer.runtime.workers.parallel import ParallelRuntime
+
+            return ParallelRuntime.together(saved)
 
         def carried(runtime: Runtime) -> None:
             if (blobs := saved.get("shelf")) is not None:
@@ -455,7 +478,19 @@ class Runtime:
         runtime._forget(saved.get("dropped") or ())
         return runtime
 
+    def close(self) -> None:
+        """End the processes of ``workers=``. They also end with this process, and when the runtime is forgotten."""
+        self._finished = True
+
     # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _take_share(self, share: Share) -> None:
+        """Keep the events of a share only, though all rows are seen. To be called before the first batch, or after
+        having been restored from a state of the same share.
+        """
+        self._share = share
+        if self._engine is not None:
+            self._engine.share = share
 
     def _open(self) -> None:
         if self._finished:
@@ -495,6 +530,7 @@ class Runtime:
         for query in self.queries:
             query.check(self.stream, schema)
         engine = self._engine = Engine(self.stream, self._plans, schema, self._counters, self._spilling)
+        engine.share = self._share
         if self._reached > BEGINNING:
             engine.time.reach(self._reached)
         for type, ts, source, key in self._waiting:
@@ -528,6 +564,7 @@ class Runtime:
         fresh = Engine(self.stream, self._plans, schema, self._counters, self._spilling, bits=engine.layout.bits)
         drop(fresh, self._dropped)
         fresh.load(engine.dump())
+        fresh.share = self._share
         self._engine = fresh
         return fresh
 
@@ -550,17 +587,32 @@ class Runtime:
 
     def _collect(self, pieces: Iterable[Output]) -> Output:
         outputs = list(pieces)
-        engine = self._engine
         if len(outputs) == 1:
             return outputs[0]
         changes = [o.changes for o in outputs if o.changes.num_rows]
         late = [o.late for o in outputs if o.late.num_rows]
-        no_changes = engine.no_changes if engine is not None else _NO_CHANGES.empty_table()
-        no_late = engine.no_late if engine is not None else _NO_LATE.empty_table()
-        return Output(pa.concat_tables(changes) if changes else no_changes, pa.concat_tables(late) if late else no_late)
+        nothing = self._nothing()
+        return Output(
+            pa.concat_tables(changes) if changes else nothing.changes, pa.concat_tables(late) if late else nothing.late
+        )
+
+    def _nothing(self) -> Output:
+        changes, late = self._schemas
+        return Output(changes.empty_table(), late.empty_table())
 
 
-def _version_number(number: Any) -> int:
+def fresh_folder(spill: Spill) -> StateFolder:
+    """The state folder to begin in, not claimed yet. Raises StateError where there is a state already."""
+    folder = StateFolder(spill.uri, keep=spill.keep)
+    if versions := folder.versions():
+        raise StateError(
+            f"the folder {folder.shown!r} holds a state, up to version {versions[-1]}: go on with Runtime.open(…), or "
+            "give an empty folder"
+        )
+    return folder
+
+
+def version_number(number: Any) -> int:
     if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 0:
         raise ConfigError(
             f"number={number!r}: versions are numbered 0, 1, 2 …: give a whole number, or None for the next"
@@ -568,7 +620,7 @@ def _version_number(number: Any) -> int:
     return int(number)
 
 
-def _plain_note(note: Any) -> dict[str, Any]:
+def plain_note(note: Any) -> dict[str, Any]:
     """A note as it will be when it is read again."""
     if note is None:
         return {}

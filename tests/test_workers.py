@@ -1,0 +1,313 @@
+"""Several workers answer as one runtime does, to everything, at any time."""
+
+import gc
+import os
+import pickle
+import signal
+import threading
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from random import Random
+from unittest import mock
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import latecomer as lc
+from latecomer.runtime import Runtime
+from latecomer.runtime.share import common_key
+from latecomer.runtime.workers import crew
+from latecomer.runtime.workers.exchange import Exchange
+from latecomer.runtime.workers.member import Member
+from latecomer.runtime.workers.parallel import ParallelRuntime
+from tests.squeeze import squeezed
+from tests.strategies import act, wild
+
+STREAM = lc.Stream(id="id", unit="s")
+QUERY = lc.Query("PATTERN SEQ(A a, !B, C c) WHERE [k] WITHIN 10 s", name="q", level=lc.Aggressive("5 s"))
+SORTED = lc.Query("PATTERN SEQ(A a, C c, !B) WHERE [k] WITHIN 10 s", name="s", level=lc.KSlack("5 s"))
+
+
+class Threaded:
+    """A member in this process: the same loop and the same connection, without the time a process needs to begin."""
+
+    def __init__(self, connection, exchange):
+        member = Member(Connection(os.dup(connection)), Exchange(os.dup(exchange)))
+        self._thread = threading.Thread(target=member.serve, daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout=None):
+        self._thread.join(timeout)
+        return 0
+
+
+@contextmanager
+def threaded():
+    with mock.patch.object(crew, "launch", Threaded):
+        yield
+
+
+def rows(table):
+    return sorted(map(str, table.to_pylist()))
+
+
+def events(n, keys=7, seed=1):
+    pick = Random(seed)
+    times = sorted(range(n), key=lambda t: t + pick.choice([0, 0, pick.randrange(5)]))
+    return [{"id": t, "type": pick.choice("ABC"), "ts": t, "k": f"k{pick.randrange(keys)}"} for t in times]
+
+
+def shared_case(seed):
+    """A run whose queries have a key in common and whose levels workers may have; copies have the key that they had."""
+    for number in range(seed * 1000, (seed + 1) * 1000):
+        case = wild(number, queries=3)
+        queries = [a.query() for a in case.asked]
+        key = common_key([q.plan for q in queries])
+        learns = any(isinstance(q.level, lc.Aggressive) and q.level.retractions is not None for q in queries)
+        if key and not learns and one_key_per_id(case, key):
+            return case
+    raise AssertionError("no case to compare")
+
+
+def one_key_per_id(case, key):
+    found = {}
+    for kind, row, *_ in case.steps:
+        if kind == "row" and found.setdefault(row.get("id"), said := [row.get(n) for n in key]) != said:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_call_gives_what_one_runtime_gives(seed):
+    case, pick = shared_case(seed), Random(seed)
+    with squeezed(case.squeeze), threaded():
+        alone = case.runtime()
+        several = ParallelRuntime(alone.stream, alone.queries, workers=pick.choice([1, 2, 3]))
+        for action, _ in [*case.batches(), (("finish",), 0)]:
+            one, all_ = (r.finish() if action == ("finish",) else act(r, action) for r in (alone, several))
+            assert one.changes.schema == all_.changes.schema
+            assert one.late.schema == all_.late.schema
+            assert rows(one.changes) == rows(all_.changes)
+            assert rows(one.late) == rows(all_.late)
+            for query in alone.queries:
+                if isinstance(query.level, lc.KSlack):
+                    assert completions(one, query) == completions(all_, query)
+            assert alone.counters == several.counters
+            assert alone.clock == several.clock
+            assert facts(alone.explain()) == facts(several.explain())
+            if action != ("finish",) and pick.random() < 0.2:
+                several = Runtime.restore(several.snapshot())
+
+
+def completions(out, query):
+    mine = [r for r in out.changes.to_pylist() if r["query"] == query.name]
+    return [(r["first_ts"] if any(n.kind == "trailing" for n in query.plan.negations) else r["last_ts"]) for r in mine]
+
+
+def facts(explained):
+    """What one runtime and several must say alike: all but bytes, and which waiting matches are shown."""
+    plain = {k: v for k, v in explained.items() if k not in ("bytes", "memory", "events", "workers", "queries")}
+    queries = {
+        name: {k: v for k, v in told.items() if k not in ("bytes", "stored", "waiting")}
+        for name, told in explained["queries"].items()
+    }
+    recent = ("share_late", "lateness")  # after a restart of the events since then
+    sources = {n: {k: v for k, v in told.items() if k not in recent} for n, told in plain.pop("sources").items()}
+    return plain | {"queries": queries, "sources": sources}
+
+
+def test_processes_answer_as_one_runtime_does():
+    """The real thing, with all kinds of batches."""
+    alone = lc.Runtime(STREAM, [QUERY, SORTED])
+    several = lc.Runtime(STREAM, [QUERY, SORTED], workers=2)
+    given = events(3_000)
+    kinds = [list, pa.Table.from_pylist, pd.DataFrame, lambda r: pa.Table.from_pylist(r).to_batches()[0]]
+    for number, begin in enumerate(range(0, len(given), 250)):
+        batch = kinds[number % len(kinds)](given[begin : begin + 250])
+        one, all_ = alone.process(batch), several.process(batch)
+        assert rows(one.changes) == rows(all_.changes)
+        assert rows(one.late) == rows(all_.late)
+    assert rows(alone.finish().changes) == rows(several.finish().changes)
+    assert alone.counters == several.counters
+    shares = [worker["events"] for worker in several.explain()["workers"]]
+    several.close()
+    assert len(shares) == 2
+
+
+def test_each_worker_holds_a_part_of_the_events():
+    long = lc.Query("PATTERN SEQ(A a, !B, C c) WHERE [k] WITHIN 1 h", name="q", level=lc.Aggressive("5 s"))
+    several = lc.Runtime(STREAM, long, workers=2)
+    several.process(events(2_000, keys=500))
+    explained = several.explain()
+    shares = [worker["events"] for worker in explained["workers"]]
+    several.close()
+    assert sum(shares) == explained["events"] and min(shares) > 0.3 * sum(shares)
+
+
+def test_a_batch_larger_than_the_one_before_finds_room():
+    several = lc.Runtime(lc.Stream(id="id", unit="s"), QUERY, workers=2)
+    wide = pa.table({"id": range(50), "type": ["A"] * 50, "ts": range(50), "k": ["x" * 100_000] * 50})
+    assert several.process(wide.slice(0, 2)).changes.num_rows == 0
+    several.process(wide)  # 5 MB
+    assert several.counters["duplicates"] == 2
+    several.close()
+
+
+def test_pieces_come_as_they_are_found():
+    with threaded():
+        several = lc.Runtime(STREAM, QUERY, workers=2)
+        pieces = list(several.stream_pieces(events(200)))
+        assert (
+            sum(p.changes.num_rows for p in pieces) == lc.Runtime(STREAM, QUERY).process(events(200)).changes.num_rows
+        )
+
+
+def test_pieces_left_behind_are_noticed():
+    with threaded():
+        several = lc.Runtime(STREAM, QUERY, workers=2)
+        next(several.stream_pieces(events(200)))
+        with pytest.raises(lc.StateError, match="half-way"):
+            several.process(events(10))
+
+
+def test_a_refused_batch_changes_nothing():
+    with threaded():
+        several = lc.Runtime(STREAM, QUERY, workers=2)
+        several.process(events(10))
+        with pytest.raises(lc.SchemaError, match="no column 'type'"):
+            several.process(pa.table({"id": [1]}))
+        with pytest.raises(lc.ConfigError, match="no time"):
+            several.advance("soon")
+        several.process(events(10))
+        assert several.counters["duplicates"] == 10
+
+
+def test_a_killed_worker_is_named_and_the_last_version_goes_on(tmp_path):
+    given = events(600)
+    alone = lc.Runtime(STREAM, QUERY)
+    truth = rows(alone.process(given).changes) + rows(alone.finish().changes)
+    several = lc.Runtime(STREAM, QUERY, workers=2, memory="4 MiB", spill=tmp_path / "state")
+    told = []
+    for begin in range(0, 400, 100):
+        told += rows(several.process(given[begin : begin + 100]).changes)
+        several.checkpoint({"next": begin + 100})
+    os.kill(several._crew._processes[1].pid, signal.SIGKILL)
+    with pytest.raises(lc.StateError, match=r"worker 1 of 2 was ended by signal 9.*Runtime.open"):
+        several.process(given[400:500])
+    with pytest.raises(lc.StateError):
+        several.checkpoint()
+    again = lc.Runtime.open(tmp_path / "state", memory="4 MiB")
+    assert isinstance(again, ParallelRuntime)
+    assert again.note == {"next": 400}
+    told += rows(again.process(given[400:]).changes) + rows(again.finish().changes)
+    again.close()
+    assert net(told) == net(truth)
+
+
+def net(told):
+    ops = [eval(row) for row in told]  # rows as rows() has written them
+    inserted = sorted(r["match_id"] for r in ops if r["op"] == "insert")
+    for row in ops:
+        if row["op"] == "delete":
+            inserted.remove(row["match_id"])
+    return inserted
+
+
+def test_a_version_that_not_all_have_written_is_none(tmp_path):
+    """The whole is named last: a crash between the workers' writes and that leaves the version before."""
+    with threaded():
+        several = lc.Runtime(STREAM, QUERY, workers=2, spill=tmp_path)
+        several.process(events(100))
+        several.checkpoint({"at": 1})
+        several.process(events(200)[100:])
+        several._crew.ask("write", 2)
+        again = lc.Runtime.open(tmp_path)
+        assert again.note == {"at": 1}
+        assert again.counters["events"] == 100
+        again.process(events(200)[100:])
+        assert again.checkpoint({"at": 2}) == 2
+        with pytest.raises(lc.StateError, match="fenced"):
+            several.checkpoint()
+        assert lc.Runtime.open(tmp_path).counters["events"] == 200
+
+
+def test_a_folder_that_was_begun_and_never_written_can_be_begun_again(tmp_path):
+    with threaded():
+        first = lc.Runtime(STREAM, QUERY, workers=2, spill=tmp_path)
+        first.process(events(100))
+        first._crew.ask("write", 1)
+        second = lc.Runtime(STREAM, QUERY, workers=2, spill=tmp_path)
+        second.process(events(50))
+        second.checkpoint()
+        assert lc.Runtime.open(tmp_path).counters["events"] == 50
+
+
+def test_processes_end_with_the_runtime():
+    several = lc.Runtime(STREAM, QUERY, workers=2)
+    processes = several._crew._processes
+    assert [p.poll() for p in processes] == [None, None]
+    del several
+    gc.collect()
+    assert [p.poll() for p in processes] == [0, 0]
+
+
+def test_a_dropped_query_says_no_more():
+    with threaded():
+        several = lc.Runtime(STREAM, [QUERY, SORTED], workers=2)
+        several.process(events(100))
+        several.drop(["s"])
+        out = several.process(events(200)[100:])
+        assert set(out.changes["query"].to_pylist()) == {"q"}
+        assert [q.name for q in several.queries] == list(several.explain()["queries"]) == ["q"]
+        with pytest.raises(lc.ConfigError, match="no query would be left"):
+            several.drop(["q"])
+
+
+def test_shelves_and_keys_are_the_workers_own():
+    with threaded():
+        several = lc.Runtime(STREAM, QUERY, workers=2)
+        for call in (several.residue, several.freeze, lambda: several.narrow(["k"], None)):
+            with pytest.raises(lc.ConfigError, match="workers=1"):
+                call()
+
+
+@pytest.mark.parametrize(
+    ("queries", "options", "message"),
+    [
+        (QUERY, {"workers": 0}, "whole number from 1"),
+        (QUERY, {"workers": "2"}, "whole number from 1"),
+        (lc.Query("PATTERN SEQ(A a, C c) WITHIN 10 s", name="q", level=lc.KSlack(5)), {"workers": 2}, r"q \[\].*WHERE"),
+        (
+            lc.Query(
+                "PATTERN SEQ(A a, !B, C c) WHERE [k] WITHIN 10 s",
+                name="q",
+                level=lc.Aggressive("5 s", retractions=0.1),
+            ),
+            {"workers": 2},
+            "patience that adapts",
+        ),
+        (QUERY, {"workers": 2, "memory": "64 MiB"}, "spill="),
+    ],
+)
+def test_what_cannot_be_shared_out_is_refused(queries, options, message):
+    with pytest.raises(lc.ConfigError, match=message):
+        lc.Runtime(STREAM, queries, **options)
+
+
+def test_everything_public_is_answered_by_the_workers():
+    """A method that the parallel runtime had not, would answer from an engine that is not there."""
+    inherited = {"restore", "open", "resume"}
+    public = {name for name in vars(Runtime) if not name.startswith("_")} - inherited
+    assert public <= set(vars(ParallelRuntime))
+
+
+def test_errors_that_cannot_be_sent_arrive_as_text():
+    class Stubborn(Exception):
+        def __reduce__(self):
+            raise TypeError("no")
+
+    from latecomer.runtime.workers.member import _portable
+
+    assert isinstance(_portable(Stubborn("x")), lc.StateError)
+    assert pickle.loads(pickle.dumps(_portable(lc.ConfigError("y")))).args == ("y",)
