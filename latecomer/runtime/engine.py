@@ -563,7 +563,7 @@ class Engine:
         self.log.load(state["log"])
         self.ids.load(state["ids"])
         if self.cold is not None:
-            self.cold.load(state["cold"])
+            self.cold.load(state["cold"] or ())
         self.time.load(state["time"])
         self.intake.next_number = state["next_number"]
         for lane, saved in zip(self.lanes, state["lanes"], strict=True):

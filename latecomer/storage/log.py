@@ -292,7 +292,7 @@ class EventLog:
         self.append(state["ts"], state["types"], state["content"], columns)
         self._dense, self._sparse = state["dense"], Numbers(state["sparse"])
         if self.pages is not None:
-            self.pages.load(state["pages"])
+            self.pages.load(state["pages"] or ())  # None: of a runtime without a shelf, which has seen no event
 
 
 def _plain_integers(column: Column) -> TypeGuard[FixedColumn]:

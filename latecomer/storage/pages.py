@@ -10,7 +10,7 @@ Invariant (``_check``): the chunks of a page follow each other in order of arriv
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -197,7 +197,7 @@ class Pages:
         """What chunks there are, as plain data."""
         return [[number, [chunk.dump() for chunk in page.chunks]] for number, page in self._pages.items()]
 
-    def load(self, state: list[Any]) -> None:
+    def load(self, state: Sequence[Any]) -> None:
         for number, chunks in state:
             page = self._pages[number] = Page()
             page.chunks = [Chunk.of(chunk) for chunk in chunks]
