@@ -20,7 +20,7 @@ from latecomer.consistency.clock import BEGINNING, FAR
 from latecomer.errors import SchemaError
 from latecomer.runtime.intervals.reading import IntervalReader
 from latecomer.storage.columns import I64, some
-from latecomer.storage.hashing import first_words
+from latecomer.storage.hashing import first_words, short_numbers
 from latecomer.stream import Stream
 from latecomer.units import UNITS
 
@@ -184,7 +184,7 @@ class Intake:
         names = [*types, *([stream.punctuation] if stream.punctuation is not None else [])]
         # A few short names are told apart by their first words, several times faster than by looking up texts.
         short = len(names) <= 8 and all(len(name.encode()) <= 8 for name in names)
-        self._short = list(zip(*first_words(pa.array(names, pa.string())), strict=True)) if short else []
+        self._short = first_words(pa.array(names, pa.string())) if short else None
         self._lookup = pc.SetLookupOptions(value_set=pa.array(names, pa.string()))
 
     def promised(self, ts: int, source: Any) -> int:
@@ -276,11 +276,8 @@ class Intake:
 
     def _type_numbers(self, column: pa.Array, bad: Any, details: dict[int, str]) -> I64:
         _mark(column, bad, details, f"{self.stream.type} is null")
-        if self._short:
-            words, lengths = first_words(column)
-            numbers = np.full(len(words), OTHER)
-            for number, (word, length) in enumerate(self._short):
-                numbers[(words == word) & (lengths == length)] = number
+        if self._short is not None:
+            numbers = short_numbers(column, self._short, OTHER)
         else:
             found = pc.index_in(column, options=self._lookup)
             numbers = (found.fill_null(OTHER) if found.null_count else found).to_numpy().astype(np.int64)

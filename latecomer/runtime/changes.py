@@ -8,6 +8,7 @@ idempotent.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +24,9 @@ from latecomer.runtime.intervals.matcher import Revision
 from latecomer.runtime.lane import Delta
 from latecomer.runtime.pattern import Pattern, Tester
 from latecomer.runtime.rows import joined
+from latecomer.storage import kernels
 from latecomer.storage.columns import I64
-from latecomer.storage.hashing import U64, combine, hash_halves
+from latecomer.storage.hashing import U64, hash_halves
 from latecomer.storage.log import EventLog
 from latecomer.stream import Stream
 from latecomer.units import UNITS
@@ -96,7 +98,7 @@ class ChangeWriter:
     ) -> None:
         self._pattern, self._schema, self._id, self._log, self._tester = pattern, schema, id_name, log, tester
         self._times = times
-        self._name = hash_halves(pa.array([pattern.plan.name]))
+        self._name = [int(half[0]) for half in hash_halves(pa.array([pattern.plan.name]))]
         self._fields = [(f.name, f.type) for f in schema]
         self._id_type = schema.field("events").type.value_type
         self._texts = {text: Repeated(text) for text in ("insert", "delete")} | {"query": Repeated(pattern.plan.name)}
@@ -123,7 +125,7 @@ class ChangeWriter:
         columns: dict[str, pa.Array] = {
             "op": self._ops(deltas),
             "query": self._texts["query"].take(n),
-            "match_id": self._match_ids(ids, n),
+            "match_id": texts_of(kernels.match_digits(*hash_halves(ids), len(positives), *self._name), n),
             "events": pa.ListArray.from_arrays(pa.array(offsets), _as(ids, self._id_type)),
         }
         if self._uncertain:
@@ -188,13 +190,6 @@ class ChangeWriter:
             return delta.cause
         return np.maximum.reduce([delta.rows.ref(i) for i in self._pattern.positives])  # type: ignore[no-any-return]
 
-    def _match_ids(self, ids: pa.Array, n: int) -> pa.Array:
-        hashes = hash_halves(ids).reshape(2, n, -1)
-        result = np.repeat(self._name, n, axis=1)
-        for position in range(hashes.shape[2]):
-            result = combine(result, hashes[:, :, position])
-        return hex_ids(result[0], result[1])
-
 
 def _exactly(call: Call) -> Expr:
     """What a function says where times are exact."""
@@ -227,15 +222,16 @@ def _joint_confidence(deltas: Sequence[Delta]) -> pa.Array:
     return pa.array(values, mask=np.isnan(values))
 
 
-_HEX = np.array([int.from_bytes(f"{b:02x}".encode(), "little") for b in range(256)], "<u2")
+def texts_of(digits: Any, n: int) -> pa.Array:
+    """Ids of 32 hex digits each, given as bytes, as texts."""
+    offsets = np.arange(0, 32 * (n + 1), 32, dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), n, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
 
 
 def hex_ids(high: U64, low: U64) -> pa.Array:
     """128-bit ids as texts of 32 hex digits."""
-    raw = np.stack((high, low), axis=1).astype(">u8").view(np.uint8)
-    digits = _HEX[raw].view(np.uint8)
-    offsets = np.arange(0, 32 * (len(high) + 1), 32, dtype=np.int32)
-    return pa.Array.from_buffers(pa.string(), len(high), [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
+    raw = np.stack((high, low), axis=1).astype(">u8").tobytes().hex().encode()
+    return texts_of(raw, len(high))
 
 
 def _as(values: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -8,7 +8,7 @@ import numpy as np
 
 from latecomer.storage.columns import I64, Array
 from latecomer.storage.hashing import U64
-from latecomer.storage.store import Hits
+from latecomer.storage.store import Hits, Store, View
 
 #: Candidates are held in pieces of at most this many rows, so that no join, however large, needs more memory than
 #: (components x this). Small enough for caches, large enough that the calls per piece do not count.
@@ -89,6 +89,18 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 #: Pairs of probing rows and events: the rows' numbers, the events' references, and their times.
 Pairs = tuple[I64, I64, I64]
+
+
+def pairs(store: Store, keys: U64, lo: I64, hi: I64, view: View, ordered: bool) -> Iterator[Pairs]:
+    """The pairs of rows and events with the same key hash and ``lo <= ts <= hi``, in pieces of at most :data:`PIECE`.
+
+    ``ordered``: pieces, and the pairs in them, follow the order of the rows.
+    """
+    found = store.join(keys, lo, hi, view, PIECE)
+    if isinstance(found, int):
+        yield from expand(list(store.probe(keys, lo, hi, view)), len(keys), ordered)
+    elif len(found[0]):
+        yield found
 
 
 def expand(hits: Sequence[Hits], rows: int, ordered: bool) -> Iterator[Pairs]:

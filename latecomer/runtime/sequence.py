@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from latecomer.runtime.pattern import JoinOrder, Pattern, Probe, Step, Test, Tester, time_range
-from latecomer.runtime.rows import Pairs, Rows, expand
+from latecomer.runtime.rows import Pairs, Rows, pairs
 from latecomer.runtime.selection import Selection
 from latecomer.storage.columns import I64, every, some
 from latecomer.storage.hashing import U64
-from latecomer.storage.store import Bools, CodeLayout, Hits, Store, View
+from latecomer.storage.store import Bools, CodeLayout, Store, View
 
 StoreOf = Callable[[Selection], Store]
 
@@ -143,8 +143,7 @@ class SequenceMatcher:
 
     def _partners(self, rows: Rows, step: Step, lo: I64, hi: I64, view: View, ordered: bool) -> Iterator[Pairs]:
         keys = rows.keys if step.carried else self._layout.keys(self._tester.hashes(step, rows))
-        hits = list(self._store(step.selection).probe(keys, lo, hi, view))
-        yield from expand(hits, len(rows), ordered)
+        yield from pairs(self._store(step.selection), keys, lo, hi, view, ordered)
 
     def _tightened(self, rows: Rows, step: Step, probe: Probe, lo: I64, hi: I64, view: View) -> tuple[I64, I64, bool]:
         """The time range ``lo`` to ``hi`` of the component being bound, cut off at the nearest negative; and whether
@@ -200,10 +199,15 @@ class SequenceMatcher:
             return
         lo, hi = scope(rows, probe, self._pattern)
         keys = rows.keys if step.carried else self._layout.keys(self._tester.hashes(step, rows))
-        hits = list(store.probe(keys, lo, hi, view))
+        left: I64 | None = None
         if before is None and not step.tests:
-            hits = self._first_hits(rows, step, hits, dead)
-        for owner, refs, ts in expand(hits, len(rows), False):
+            left = self._first_hits(rows, step, store, view, (keys, lo, hi), dead)
+            if not len(left):
+                return
+            keys, lo, hi = keys.take(left), lo.take(left), hi.take(left)
+        for owner, refs, ts in pairs(store, keys, lo, hi, view, False):
+            if left is not None:
+                owner = left.take(owner)
             counts = ~dead.take(owner)
             if before is not None:
                 counts &= refs < rows.ref(before).take(owner)
@@ -221,22 +225,20 @@ class SequenceMatcher:
                     owner, joined = owner[mask], joined.take(mask)
             dead[owner] = True
 
-    def _first_hits(self, rows: Rows, step: Step, hits: list[Hits], dead: Bools) -> list[Hits]:
-        """Mark the rows whose first hit in a run kills, as it nearly always does: only the key can still differ.
-
-        Returns the hits of the rows that are left.
+    def _first_hits(
+        self, rows: Rows, step: Step, store: Store, view: View, probes: tuple[U64, I64, I64], dead: Bools
+    ) -> I64:
+        """Mark the rows whose first hit kills, as it nearly always does: only the key can still differ. Returns the
+        rows with a hit that does not.
         """
-        left = []
-        for hit in hits:
-            owner = hit.count.nonzero()[0]
-            if step.links:
-                refs = hit.run.refs.take(hit.first.take(owner))
-                same = self._tester.same(step, refs, rows, owner)
-                if not every(same):
-                    left.append(hit)
-                    owner = owner[same]
-            dead[owner] = True
-        return left
+        _, refs = store.nearest(*probes, view, False)
+        at = (refs >= 0).nonzero()[0]
+        if not len(at) or not step.links:
+            dead[at] = True
+            return at[:0]
+        same = self._tester.same(step, refs.take(at), rows, at)
+        dead[at[same]] = True
+        return at[~same]
 
 
 def scope(rows: Rows, probe: Probe, pattern: Pattern) -> tuple[I64, I64]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from latecomer.storage.hashing import TAIL
+from latecomer.storage import kernels
 
 I64 = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -70,9 +70,9 @@ class Buffer:
         if 2 * self._start > len(self):  # what is dead would go on taking memory
             self._move(0)
 
-    def words(self) -> npt.NDArray[np.uint64]:
-        """For bytes with 8 to spare: the little-endian word that begins at each live byte and at the end."""
-        return np.ndarray((len(self) + 1,), "<u8", self._data.data, self._start, (1,))
+    def with_spare(self) -> Array:
+        """The live values and the spare ones behind them."""
+        return self._data[self._start : self._end + self._spare]
 
     @property
     def nbytes(self) -> int:
@@ -235,25 +235,13 @@ class BytesColumn:
     def take(self, positions: I64) -> pa.Array:
         return self._all().take(pa.array(positions))
 
-    def same(self, positions: I64, other: BytesColumn, others: I64) -> npt.NDArray[np.bool_]:
-        """Whether the values at ``positions`` are those of ``other`` at ``others``, pair by pair, eight bytes at a
-        time; nulls are empty.
+    def same(self, positions: I64, other: BytesColumn, others: I64, shift: int = 0) -> npt.NDArray[np.bool_]:
+        """Whether the values at ``positions`` are those of ``other`` at ``others``, both less ``shift``, pair by pair;
+        nulls are empty.
         """
         mine, its = self._offsets.live(), other._offsets.live()
-        starts, other_starts = mine.take(positions), its.take(others)
-        lengths = mine.take(positions + 1) - starts
-        equal: npt.NDArray[np.bool_] = lengths == its.take(others + 1) - other_starts
-        words, other_words = self._data.words(), other._data.words()
-        equal &= (words[starts] ^ other_words[other_starts]) & TAIL.take(lengths, mode="clip") == 0
-        done = 8
-        while True:
-            rows = (equal & (lengths > done)).nonzero()[0]
-            if not len(rows):
-                return equal
-            differ = words[starts.take(rows) + done] ^ other_words[other_starts.take(rows) + done]
-            differ &= TAIL.take(lengths.take(rows) - done, mode="clip")
-            equal[rows] = differ == 0
-            done += 8
+        data, its_data = self._data.with_spare(), other._data.with_spare()
+        return kernels.equal_texts(mine, data, positions, shift, its, its_data, others, shift)
 
     def live(self) -> pa.Array:
         return self._all().take(pa.array(np.arange(len(self._offsets) - 1)))

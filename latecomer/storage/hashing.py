@@ -18,27 +18,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from latecomer.storage import kernels
+
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_M1 = np.uint64(0xBF58476D1CE4E5B9)
-_M2 = np.uint64(0x94D049BB133111EB)
-_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
-#: ANDed with a little-endian word, ``TAIL[n]`` keeps its first n bytes.
-TAIL = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [2**64 - 1], np.uint64)
-_PAD = np.zeros(8, np.uint8)
+_GOLDEN_INT = 0x9E3779B97F4A7C15
+_GOLDEN = np.uint64(_GOLDEN_INT)
+_WORD = 2**64 - 1
 _NULL = np.uint64(0xA0761D6478BD642F)
 
-
-def mix(x: U64) -> U64:
-    """Scramble 64-bit words, one to one. O(n)."""
-    x = x ^ (x >> _S30)
-    x *= _M1
-    x ^= x >> _S27
-    x *= _M2
-    x ^= x >> _S31
-    return x
+mix = kernels.mix
+combine = kernels.combine
 
 
 def hash_columns(columns: Sequence[pa.Array], seed: int = 0) -> U64:
@@ -56,11 +47,6 @@ def hash_columns(columns: Sequence[pa.Array], seed: int = 0) -> U64:
     return result
 
 
-def combine(left: U64, right: U64) -> U64:
-    """The hash of a pair from the hashes of its parts; order counts."""
-    return mix(left * _GOLDEN + right)
-
-
 def hash_contents(start: U64, columns: Sequence[pa.Array]) -> U64:
     """A hash over many columns that are only ever compared whole: a weighted sum of their words, scrambled once.
 
@@ -68,9 +54,9 @@ def hash_contents(start: U64, columns: Sequence[pa.Array]) -> U64:
     """
     total = start * _GOLDEN
     for number, column in enumerate(columns, 1):
-        weight = np.uint64((number * 0xD1342543DE82EF95 | 1) & (2**64 - 1))
+        weight = np.uint64((number * 0xD1342543DE82EF95 | 1) & _WORD)
         if pa.types.is_string(column.type):
-            words = _text_words(column)
+            words = kernels.text_words(*_texts(column))
         else:
             found = _words(column)
             words = hash_column(column) if found is None else found
@@ -82,7 +68,7 @@ def hash_contents(start: U64, columns: Sequence[pa.Array]) -> U64:
 
 def hash_column(column: pa.Array, seed: int = 0) -> U64:
     """One hash per value of ``column``; 0 for a null."""
-    salt = np.uint64((seed * 0x9E3779B97F4A7C15) & (2**64 - 1))
+    salt = seed * _GOLDEN_INT & _WORD
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.dictionary_decode()
@@ -100,21 +86,15 @@ def hash_column(column: pa.Array, seed: int = 0) -> U64:
     return hashes
 
 
-_SALTS = np.array([[seed * 0x9E3779B97F4A7C15 & (2**64 - 1)] for seed in (1, 2)], np.uint64)
+def hash_halves(column: pa.Array) -> tuple[U64, U64]:
+    """:func:`hash_column` under the seeds 1 and 2: the two halves of a 128-bit hash."""
+    return hash_column(column, 1), hash_column(column, 2)
 
 
-def hash_halves(column: pa.Array) -> U64:
-    """:func:`hash_column` under the seeds 1 and 2: the two halves, (2, n), of a 128-bit hash."""
-    words = None if column.null_count else _words(column)
-    if words is None:
-        return np.stack((hash_column(column, 1), hash_column(column, 2)))
-    return mix((words ^ _SALTS) + _GOLDEN)
-
-
-def _hash_words(column: pa.Array, salt: np.uint64) -> U64:
+def _hash_words(column: pa.Array, salt: int) -> U64:
     words = _words(column)
     if words is not None:
-        return mix((words ^ salt) + _GOLDEN)
+        return kernels.scramble(words, salt)
     if pa.types.is_nested(column.type):
         return _hash_bytes(pa.array([repr(v) for v in column.to_pylist()], pa.string()), salt)
     return _hash_bytes(pc.cast(column, pa.string()), salt)
@@ -139,59 +119,29 @@ def _raw(column: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
 
 
-def _hash_bytes(column: pa.Array, salt: np.uint64) -> U64:
-    """Texts and byte strings, eight bytes at a time over all rows at once; the length is part of the hash."""
-    if not len(column):
-        return np.zeros(0, np.uint64)
-    words, starts, lengths = _bytes_of(column)
-    result = lengths.astype(np.uint64)
-    result ^= salt
-    result += _GOLDEN
-    result = mix(result ^ _word(words, starts, lengths))
-    return mix(_hash_rest(result, words, starts, lengths))
+def _hash_bytes(column: pa.Array, salt: int) -> U64:
+    """Texts and byte strings."""
+    return kernels.hash_texts(*_texts(column), salt)
 
 
 def first_words(column: pa.Array) -> tuple[U64, I64]:
     """The first eight bytes of each text, zeros behind its end, as a word; and its length in bytes."""
-    if not len(column):
-        return np.zeros(0, np.uint64), np.zeros(0, np.int64)
-    words, starts, lengths = _bytes_of(column)
-    return _word(words, starts, lengths), lengths
+    return kernels.first_words(*_texts(column))
 
 
-def _text_words(column: pa.Array) -> U64:
-    """A word per text that tells texts apart as well as a hash does, but is not scrambled: for sums of many columns."""
-    if not len(column):
-        return np.zeros(0, np.uint64)
-    words, starts, lengths = _bytes_of(column)
-    result = _word(words, starts, lengths)
-    result += lengths.view(np.uint64) * _M1
-    return _hash_rest(result, words, starts, lengths)
+def short_numbers(column: pa.Array, known: tuple[U64, I64], other: int) -> I64:
+    """For each text which of the ``known`` short ones (by :func:`first_words`) it is, ``other`` where it is none."""
+    return kernels.text_numbers(*_texts(column), *known, other)
 
 
-def _bytes_of(column: pa.Array) -> tuple[U64, I64, I64]:
-    """The word that begins at each byte of the column's data (zeros behind its end), and where each value starts in it
-    and how long it is.
-    """
+def _texts(column: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+    """Where each text begins and ends in the column's bytes, and these."""
     n = len(column)
-    _, offsets_buffer, data_buffer = column.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int32, n + 1, 4 * column.offset).astype(np.int64)
-    first, last = int(offsets[0]), int(offsets[-1])
-    data = np.frombuffer(data_buffer, np.uint8, last - first, first) if last > first else _PAD[:0]
-    data = np.concatenate((data, _PAD))
-    words = np.ndarray((len(data) - 7,), "<u8", buffer=data, strides=(1,))
-    return words, offsets[:-1] - first, offsets[1:] - offsets[:-1]
+    if not n:
+        return _NO_TEXTS
+    _, offsets, data = column.buffers()
+    return np.frombuffer(offsets, np.int32, n + 1, 4 * column.offset), _BYTES if data is None else np.frombuffer(data, np.uint8)
 
 
-def _word(words: U64, starts: I64, lengths: I64) -> U64:
-    return words[starts] & TAIL.take(lengths, mode="clip")
-
-
-def _hash_rest(result: U64, words: U64, starts: I64, lengths: I64) -> U64:
-    """Mix in what lies behind the first eight bytes."""
-    for done in range(8, int(lengths.max()), 8):
-        left = lengths - done
-        rows = (left > 0).nonzero()[0]
-        word = _word(words, starts.take(rows) + done, left.take(rows))
-        result[rows] = mix(result.take(rows) * _GOLDEN ^ word)
-    return result
+_BYTES = np.zeros(0, np.uint8)
+_NO_TEXTS = np.zeros(1, np.int32), _BYTES

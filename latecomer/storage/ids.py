@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from latecomer.storage.columns import I64, Array, every
+from latecomer.storage import kernels
+from latecomer.storage.columns import I64, Array
 from latecomer.storage.hashing import U64
 
 Marks = npt.NDArray[np.uint32]
@@ -86,58 +87,36 @@ class IdIndex:
 
         Returns the rows that found their mark taken and were *not* entered, in order. There must be room for all.
         """
-        return self._put(_marks(hashes), self._relative(refs), unique=True)
+        return self._put(_marks(hashes), refs, unique=True)
 
     def add(self, hashes: U64, refs: I64) -> None:
         """Enter ``refs`` under ``hashes``, whatever is there already."""
-        self._put(_marks(hashes), self._relative(refs), unique=False)
+        self._put(_marks(hashes), refs, unique=False)
 
     def move(self, hashes: U64, refs: I64, to: I64) -> None:
         """Give the entries of ``hashes`` with ``refs`` the references ``to``."""
         rows, places = self._walk(_marks(hashes))
         own = (self._at(places) == refs.take(rows)).nonzero()[0]
-        moved = self._relative(to.take(rows.take(own)))
-        self._refs[places.take(own)] = moved
+        moved = to.take(rows.take(own))
+        self._widen(moved)
+        self._refs[places.take(own)] = moved - self._base
 
-    def _relative(self, refs: I64) -> Array:
-        """References as the table keeps them; it widens where they do not fit."""
+    def _widen(self, refs: I64) -> None:
+        """Make the table wide enough for these references."""
         if not len(refs):
-            return self._refs[:0]
+            return
         first, last = int(np.minimum.reduce(refs)), int(np.maximum.reduce(refs))
         if not self._count:
             self._base = first
         if self._refs.dtype == np.uint32 and not 0 <= first - self._base <= last - self._base < _NARROW:
             self._refs = self._refs.astype(np.int64) + self._base
             self._base = 0
-        return (refs - self._base).astype(self._refs.dtype)
 
-    def _put(self, wanted: Marks, refs: Array, unique: bool) -> I64:
-        marks, table = self._marks, self._refs
-        open_rows = [_NONE]
-        at = self._homes(wanted)
-        rows: I64 | None = None  # the rows still under way; None: all
-        while len(at):
-            free = marks.take(at) == _FREE
-            here = free.nonzero()[0]
-            places, own = at.take(here), refs.take(here)
-            # Several rows may want one place: written backwards, so that the first row's entry is the one that stays.
-            marks[places[::-1]] = wanted.take(here)[::-1]
-            table[places[::-1]] = own[::-1]
-            lost = (table.take(places) != own).nonzero()[0]
-            self._count += len(here) - len(lost)
-            if len(lost):
-                free[here.take(lost)] = False
-            on = (~free).nonzero()[0]
-            rows = on if rows is None else rows.take(on)
-            wanted, refs, at = wanted.take(on), refs.take(on), at.take(on)
-            if unique and len(on):
-                other = marks.take(at) != wanted
-                if not every(other):
-                    open_rows.append(rows[~other])
-                    on = other.nonzero()[0]
-                    rows, wanted, refs, at = rows.take(on), wanted.take(on), refs.take(on), at.take(on)
-            at = self._next(at)
-        return np.sort(np.concatenate(open_rows)) if len(open_rows) > 1 else _NONE
+    def _put(self, wanted: Marks, refs: I64, unique: bool) -> I64:
+        self._widen(refs)
+        left, entered = kernels.put(self._marks, self._refs, wanted, refs, self._base, unique)
+        self._count += entered
+        return left
 
     def refs(self) -> I64:
         """The references of all entries, in no order."""
@@ -205,14 +184,10 @@ class IdIndex:
             self._refs[places] = refs.take(order) - self._base
             self._count += len(order)
         for marks, refs in left:
-            self._put(marks, (refs - self._base).astype(self._refs.dtype), unique=False)
+            self._put(marks, refs, unique=False)
 
     def _homes(self, marks: Marks) -> I64:
-        """Where to look first. The order of homes is that of marks, whatever the size."""
-        homes = marks.astype(np.uint64)
-        homes *= np.uint64(len(self._marks))
-        homes >>= np.uint64(32)
-        return homes.view(np.int64)
+        return kernels.homes(marks, len(self._marks))
 
     @property
     def nbytes(self) -> int:

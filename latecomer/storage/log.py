@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from latecomer.storage import kernels
 from latecomer.storage.columns import I64, Buffer, BytesColumn, Column, FixedColumn, every, make_column, some
 from latecomer.storage.hashing import U64
 from latecomer.storage.numbers import Numbers
@@ -145,10 +146,16 @@ class EventLog:
         """Whether the real values agree, row by row; False where either is null."""
         left, right = self.columns[name], self.columns[other]
         if left.type == right.type and self._paged(refs) is None and self._paged(other_refs) is None:
-            if _plain_integers(left) and _plain_integers(right):
-                return left.values.live().take(self._at(refs)) == right.values.live().take(self._at(other_refs))  # type: ignore[no-any-return]
-            if _plain_texts(left) and _plain_texts(right):
-                return left.same(self._at(refs), right, self._at(other_refs))
+            integers = _plain_integers(left) and _plain_integers(right)
+            if integers or (_plain_texts(left) and _plain_texts(right)):
+                shift = 0
+                if self.pages is None and not len(self._sparse):
+                    shift = self._dense
+                else:
+                    refs, other_refs = self._at(refs), self._at(other_refs)
+                if integers:
+                    return kernels.equal_words(left.values.live(), refs, shift, right.values.live(), other_refs, shift)
+                return left.same(refs, right, other_refs, shift)
         result = pc.equal(self.take(name, refs), self.take(other, other_refs))
         if result.null_count:
             result = result.fill_null(False)

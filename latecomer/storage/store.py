@@ -18,7 +18,7 @@ twice as long as the next one; saved ones are few; no frame is empty.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from sortedcontainers import SortedDict
 
+from latecomer.storage import kernels
 from latecomer.storage.columns import I64, some
 from latecomer.storage.filters import Filter
 from latecomer.storage.hashing import U64
@@ -221,28 +222,20 @@ class Store:
         self._purged = -(2**63)
         self._sizes = [0, 0]
         self._latest = [-(2**63), -(2**63)]
+        self._listed: dict[View, list[kernels.Run]] = {}  # the runs of each view, where all events are in memory
         self.away_until = -(2**63)  #: all events later than this are in memory
 
     def stage(self, hashes: U64, ts: I64, refs: I64) -> None:
         """Take in a batch's events (any order); they are in the views NEW and ALL until :meth:`commit`."""
         if len(ts) == 0:
             return
-        bits = self.layout.bits
-        codes = self.layout.codes(hashes, ts)
-        latest = int(np.maximum.reduce(ts))
-        first, last = int(np.minimum.reduce(ts)) >> bits, latest >> bits
-        if first == last:
-            order = codes.argsort(kind="stable")
-            codes, refs, ts = codes.take(order), refs.take(order), ts.take(order)
-            self._put(first, Run(codes, refs))
+        codes, ts, refs, parts, latest = kernels.arrange(hashes, ts, refs, self.layout.bits)
+        if len(parts) == 1:
+            self._put(parts[0][0], Run(codes, refs))
         else:
-            slices = ts >> bits
-            order = np.lexsort((codes, slices))
-            slices, codes, refs, ts = slices.take(order), codes.take(order), refs.take(order), ts.take(order)
-            at = np.flatnonzero(np.diff(slices)) + 1
-            edges = [0, *at.tolist(), len(slices)]
-            for start, end in itertools.pairwise(edges):
-                self._put(int(slices[start]), Run(codes[start:end], refs[start:end]))
+            for number, start, end in parts:
+                self._put(number, Run(codes[start:end], refs[start:end]))
+        self._listed.clear()
         self.staged = Staged(self.layout.keys(codes), ts, refs)
         self._sizes[1] = len(refs)
         self._latest[1] = latest
@@ -260,9 +253,12 @@ class Store:
 
     def commit(self) -> None:
         """Make the staged events part of the committed state."""
+        if not self._dirty:
+            return
         for frame in self._dirty:
             frame.commit()
         self._dirty = []
+        self._listed.clear()
         self._sizes = [self._sizes[0] + self._sizes[1], 0]
         self._latest = [max(self._latest), -(2**63)]
         self.staged = _NOTHING
@@ -277,96 +273,50 @@ class Store:
         old, new = self._latest
         return old if view is View.OLD else new if view is View.NEW else max(old, new)
 
-    def probe(self, keys: U64, lo: I64, hi: I64, view: View) -> Iterator[Hits]:
-        """Find events with the same key hash and ``lo <= ts <= hi``, row by row. O(m log n) per run."""
-        bits, mask = self.layout.bits, self.layout.mask
-        for number, frame, rows in self._meeting(lo, hi, newest_first=True):
-            some_keys, some_lo, some_hi = (keys, lo, hi) if rows is None else (keys[rows], lo[rows], hi[rows])
-            wanted = np.empty((len(some_lo), 2), np.uint64)  # where each row's stretch begins, and where the next would
-            wanted[:, 0], wanted[:, 1] = self._codes_in(number, some_keys, some_lo, some_hi)
-            if frame.saved and view is not View.NEW:
-                self._fetch(frame, some_keys, wanted[:, 0], wanted[:, 1])
-            for run in frame.runs(view):
-                found = run.codes.searchsorted(wanted)
-                first = found[:, 0]
-                count = found[:, 1] - first
-                if not some(count):
-                    continue
-                if rows is None:
-                    yield Hits(run, first, count, number << bits, mask)
-                else:
-                    all_first, all_count = np.zeros(len(lo), np.int64), np.zeros(len(lo), np.int64)
-                    all_first[rows], all_count[rows] = first, count
-                    yield Hits(run, all_first, all_count, number << bits, mask)
-
-    def _meeting(self, lo: I64, hi: I64, newest_first: bool) -> Iterator[tuple[int, Frame, I64 | None]]:
-        """The frames that rows from ``lo`` to ``hi`` meet, with those rows (None: all). O(m) per frame at most, and
-        most rows meet only the first one or two: those of late events are few and meet many.
+    def join(
+        self, keys: U64, lo: I64, hi: I64, view: View, most: int
+    ) -> tuple[I64, I64, I64] | int:
+        """Pairs of a row and an event with the same key hash and ``lo <= ts <= hi``: the rows' numbers, ascending, the
+        events' references and their times; how many there are, if more than ``most``. O(m log n) per run.
         """
-        if not self.frames or not len(lo):
-            return
-        bits = self.layout.bits
-        low, high = int(np.minimum.reduce(lo)) >> bits, int(np.maximum.reduce(hi)) >> bits
-        if low == high:
-            if (frame := self.frames.get(low)) is not None:
-                yield low, frame, None
-            return
-        left: I64 | None = None  # rows that may meet frames still to come
-        for number in self.frames.irange(low, high, reverse=newest_first):
-            begin, end = number << bits, ((number + 1) << bits) - 1
-            own_lo, own_hi = (lo, hi) if left is None else (lo[left], hi[left])
-            meets = (own_lo <= end) & (own_hi >= begin)
-            rows = meets.nonzero()[0] if left is None else left[meets]
-            if len(rows):
-                yield number, self.frames[number], None if len(rows) == len(lo) else rows
-            more = (own_lo < begin) if newest_first else (own_hi > end)
-            left = more.nonzero()[0] if left is None else left[more]
-            if not len(left):
-                return
+        return kernels.join(self._runs(keys, lo, hi, view), self.layout.bits, keys, lo, hi, most)
+
+    def probe(self, keys: U64, lo: I64, hi: I64, view: View) -> Iterator[Hits]:
+        """As :meth:`join`, but no pair is listed: where the events are, run by run."""
+        bits, mask = self.layout.bits, self.layout.mask
+        for run, first, count in kernels.stretches(self._runs(keys, lo, hi, view), bits, keys, lo, hi):
+            number, codes, refs = run
+            yield Hits(Run(codes, refs), first, count, number << bits, mask)
 
     def nearest(self, keys: U64, lo: I64, hi: I64, view: View, backward: bool) -> tuple[I64, I64]:
         """For each row the last event (``backward``; else the first) with the same key hash and ``lo <= ts <= hi``.
 
-        Returns its time and reference, -1 where there is none; overwrites ``lo`` and ``hi``. O(m log n) per run.
+        Returns its time and reference, -1 where there is none. O(m log n) per run.
         """
-        ts, refs = np.zeros(len(lo), np.int64), np.full(len(lo), -1)
-        bits, mask = self.layout.bits, np.uint64(self.layout.mask)
-        for number, frame, rows in self._meeting(lo, hi, newest_first=backward):  # the nearest slice first
-            if rows is None:
-                some_keys, some_lo, some_hi = keys, lo, hi
-            else:
-                rows = rows[lo[rows] <= hi[rows]]  # those not done yet
-                some_keys, some_lo, some_hi = keys[rows], lo[rows], hi[rows]
-            begin, after = self._codes_in(number, some_keys, some_lo, some_hi)
-            if frame.saved and view is not View.NEW:
-                self._fetch(frame, some_keys, begin, after)
-            found_refs, found_ts = np.full(len(some_lo), -1), np.zeros(len(some_lo), np.int64)
-            for run in frame.runs(view):  # each narrows the stretch to what is nearer than its own find
-                if backward:
-                    found = run.codes.searchsorted(after) - 1
-                else:
-                    found = run.codes.searchsorted(begin)
-                codes = run.codes.take(found, mode="clip")
-                at = ((codes >= begin) & (codes < after)).nonzero()[0]
-                if len(at):
-                    here = codes.take(at)
-                    (begin if backward else after)[at] = here
-                    found_refs[at] = run.refs.take(found.take(at))
-                    found_ts[at] = (here & mask).view(np.int64) + (number << bits)
-            done = (found_refs >= 0).nonzero()[0]
-            rows = done if rows is None else rows.take(done)
-            refs[rows], ts[rows] = found_refs.take(done), found_ts.take(done)
-            lo[rows], hi[rows] = 1, 0
-        return ts, refs
+        return kernels.nearest(self._runs(keys, lo, hi, view), self.layout.bits, keys, lo, hi, backward)
 
-    def _codes_in(self, number: int, keys: U64, lo: I64, hi: I64) -> tuple[U64, U64]:
-        """The codes at which each row's stretch begins in a slice, and at which the next one would; the same for a row
-        whose times all lie before or after the slice, or that has none.
-        """
-        base, mask = number << self.layout.bits, self.layout.mask
-        begin = np.minimum(np.maximum(lo - base, 0), mask + 1)
-        after = np.maximum(np.minimum(hi - base, mask) + 1, begin)
-        return keys + begin.view(np.uint64), keys + after.view(np.uint64)
+    def _runs(self, keys: U64, lo: I64, hi: I64, view: View) -> list[kernels.Run]:
+        """The runs of a view, as kernels want them, that hold all events which rows from ``lo`` to ``hi`` may find."""
+        if self._pager is None:
+            runs = self._listed.get(view)
+            if runs is None:
+                runs = self._listed[view] = list(self._in_slices(self.frames, view))
+            return runs
+        if not len(lo):
+            return []
+        bits = self.layout.bits
+        first, last = int(np.minimum.reduce(lo)) >> bits, int(np.maximum.reduce(hi)) >> bits
+        slices = list(self.frames.irange(first, last))
+        saved = [number for number in slices if self.frames[number].saved] if view is not View.NEW else []
+        for number, rows in kernels.meeting(saved, bits, lo, hi, newest_first=True):
+            some = (keys, lo, hi) if rows is None else (keys[rows], lo[rows], hi[rows])
+            self._fetch(self.frames[number], some[0], *kernels.codes_in(number, bits, *some))
+        return list(self._in_slices(slices, view))
+
+    def _in_slices(self, slices: Iterable[int], view: View) -> Iterator[kernels.Run]:
+        for number in slices:
+            for run in self.frames[number].runs(view):
+                yield number, run.codes, run.refs
 
     def _fetch(self, frame: Frame, keys: U64, begin: U64, after: U64) -> None:
         """Bring the saved runs into memory that may hold a key of a row with a stretch in this frame."""
@@ -390,9 +340,11 @@ class Store:
         while self.frames and (self.frames.peekitem(0)[0] + 1) << bits <= floor:
             frame = self.frames.popitem(0)[1]
             self._sizes[0] -= len(frame)
+            self._listed.clear()
             self._free(frame.saved)
         if self.frames and floor - self._purged >= 1 << (bits - 2):
             self._purged = floor
+            self._listed.clear()
             number, frame = self.frames.peekitem(0)
             if number << bits < floor:
                 before = len(frame)
@@ -441,6 +393,7 @@ class Store:
                 if not len(frame):
                     del self.frames[number]
         dropped = np.concatenate(gone)
+        self._listed.clear()
         self._sizes[0] -= len(dropped)
         return dropped
 
@@ -527,6 +480,7 @@ class Store:
             self.away_until = max(self.away_until, ((number + 1) << self.layout.bits) - 1)
             self._frame(number).saved = [Saved((tuple(run), tuple(keys)), count) for (run, keys), count in saved]
         self._purged = state["purged"]
+        self._listed.clear()
         self._sizes = [sum(map(len, self.frames.values())), 0]
         self._latest[0] = state["latest"]
 
@@ -549,19 +503,8 @@ class Store:
 
 
 def _merge(a: Run, b: Run) -> Run:
-    """Two sorted runs into one; equal codes keep a before b."""
-    if len(b) * 8 <= len(a):  # few into many: find their places, copy the rest
-        at = a.codes.searchsorted(b.codes, "right") + np.arange(len(b))
-        free = np.ones(len(a) + len(b), bool)
-        free[at] = False
-        others = free.nonzero()[0]
-        codes, refs = np.empty(len(free), np.uint64), np.empty(len(free), np.int64)
-        codes[at], refs[at] = b.codes, b.refs
-        codes[others], refs[others] = a.codes, a.refs
-        return Run(codes, refs)
-    codes = np.concatenate((a.codes, b.codes))
-    order = codes.argsort(kind="stable")  # timsort: linear on two sorted stretches
-    return Run(codes.take(order), np.concatenate((a.refs, b.refs)).take(order))
+    """Two runs as one; of equal codes those of ``a`` come first."""
+    return Run(*kernels.merge(a.codes, a.refs, b.codes, b.refs))
 
 
 _NOTHING = Staged(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -1,0 +1,47 @@
+/* The compiled kernels: the inner loops of storage, one row at a time where NumPy needs whole columns.
+ *
+ * Rule: every function here has a twin in `kernels.py`, written in NumPy, that says what it means; tests compare the
+ * two. Arguments are one-dimensional arrays of 64-bit values unless said otherwise; a wrong shape or width raises
+ * TypeError, and no function writes to an argument, except the tables of an id index. Nothing here keeps state.
+ * Loops over many rows run without the interpreter's lock.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
+#include <numpy/arrayobject.h>
+
+#define GOLDEN UINT64_C(0x9E3779B97F4A7C15)
+#define M1 UINT64_C(0xBF58476D1CE4E5B9)
+#define M2 UINT64_C(0x94D049BB133111EB)
+#define MOST_ARRAYS 16
+
+#if defined(__GNUC__) || defined(__clang__)
+#define PREFETCH(address) __builtin_prefetch(address)
+#else
+#define PREFETCH(address)
+#endif
+
+#include "arrays.h"
+#include "hashes.h"
+#include "ids.h"
+#include "payload.h"
+#include "runs.h"
+
+#define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
+
+static PyMethodDef methods[] = {
+    METHOD(scramble),     METHOD(combine), METHOD(hash_texts), METHOD(text_words),  METHOD(text_numbers),
+    METHOD(match_digits), METHOD(put),     METHOD(arrange),    METHOD(merge),       METHOD(join),
+    METHOD(nearest),      METHOD(equal_words),                 METHOD(equal_texts), {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_compiled", "Compiled kernels of storage.", 0, methods};
+
+PyMODINIT_FUNC PyInit__compiled(void)
+{
+    import_array();
+    return PyModule_Create(&module);
+}

@@ -1,0 +1,217 @@
+"""The compiled kernels say what their NumPy twins say."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from latecomer.storage import kernels
+
+
+def numpy_twins() -> Any:
+    """The module as it is without compiled twins."""
+    spec = importlib.util.find_spec("latecomer.storage.kernels")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    before = os.environ.get(kernels.SWITCH)
+    os.environ[kernels.SWITCH] = "numpy"
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        os.environ.pop(kernels.SWITCH)
+        if before is not None:
+            os.environ[kernels.SWITCH] = before
+    return module
+
+
+PLAIN = numpy_twins()
+NATIVE = importlib.import_module("latecomer.storage._compiled")
+
+
+def same(call: str, *args: Any) -> Any:
+    """What both twins say, which must agree in values and types."""
+    theirs, ours = getattr(PLAIN, call)(*args), getattr(NATIVE, call)(*args)
+    for a, b in zip(*((r if isinstance(r, tuple) else (r,)) for r in (theirs, ours)), strict=True):
+        if isinstance(a, np.ndarray):
+            assert a.dtype == b.dtype and a.tolist() == b.tolist(), (call, args)
+        elif isinstance(a, int):
+            assert a == b
+        else:
+            assert [tuple(x) for x in a] == [tuple(x) for x in b]
+    return ours
+
+
+words = st.lists(st.integers(0, 2**64 - 1), max_size=50).map(lambda v: np.array(v, np.uint64))
+texts = st.lists(st.text(max_size=30), max_size=20)
+
+
+def raw(values: list[str], skip: int = 0) -> tuple[Any, Any]:
+    column = pa.array(values, pa.string()).slice(skip)
+    offsets = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
+    return offsets, np.frombuffer(column.buffers()[2] or b"", np.uint8)
+
+
+@given(words, st.integers(0, 2**64 - 1))
+def test_words_are_scrambled_alike(values, salt):
+    same("scramble", values, salt)
+    same("combine", values, values[::-1].copy())
+
+
+@given(texts, st.integers(0, 2**64 - 1), st.integers(0, 3))
+def test_texts_are_hashed_alike(values, salt, skip):
+    offsets, data = raw(["x", *values], min(skip, len(values)))
+    same("hash_texts", offsets, data, salt)
+    same("text_words", offsets, data)
+    known = PLAIN.first_words(*raw(["A", "x", "", "longer18"]))
+    same("text_numbers", offsets, data, *known, -1)
+
+
+@given(st.integers(0, 20), st.integers(1, 5), st.integers(0, 2**63), st.data())
+def test_match_ids_are_alike(n, each, name, data):
+    high, low = (
+        np.array(data.draw(st.lists(st.integers(0, 2**64 - 1), min_size=n * each, max_size=n * each)), np.uint64)
+        for _ in range(2)
+    )
+    same("match_digits", high, low, each, name, name * 2 + 1)
+
+
+@given(st.lists(st.integers(1, 12), max_size=60), st.booleans(), st.booleans(), st.integers(0, 9))
+def test_ids_are_entered_alike(marks, unique, wide, base):
+    """Where entries lie may differ; what each mark leads to may not."""
+    wanted = np.array([m << 28 for m in marks], np.uint32)
+    own = np.arange(len(marks)) + base
+    found = []
+    for module in (PLAIN, NATIVE):
+        table = np.zeros(2 * len(marks) + 3, np.uint32)
+        refs = np.full(len(table), 7, np.int64 if wide else np.uint32)
+        left: list[int] = []
+        entered = 0
+        for half in (slice(0, len(marks) // 2), slice(len(marks) // 2, None)):
+            open_rows, count = module.put(table, refs, wanted[half], own[half], base, unique)
+            left += (open_rows + (half.start or 0)).tolist()
+            entered += count
+        taken = table.nonzero()[0]
+        found.append((left, entered, sorted(zip(table[taken].tolist(), refs[taken].tolist(), strict=True))))
+    assert found[0] == found[1]
+    assert found[0][1] == (len(set(marks)) if unique else len(marks))
+
+
+#: Times around several slices of 2**10, before and after zero.
+times = st.integers(-3_000, 3_000)
+
+
+@st.composite
+def events(draw, least=0, most=80):
+    n = draw(st.integers(least, most))
+    keys = np.array(draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), np.uint64) << np.uint64(40)
+    ts = np.array(draw(st.lists(times, min_size=n, max_size=n)), np.int64)
+    return keys, ts, np.arange(n)
+
+
+@given(events(least=1), st.sampled_from([10, 12, 44]))
+def test_events_are_arranged_alike(given_events, bits):
+    same("arrange", *given_events, bits)
+
+
+@given(events(), events())
+def test_runs_are_merged_alike(some, more):
+    a, b = (np.sort(e[0] | (e[1] & 15).view(np.uint64)) for e in (some, more))
+    same("merge", a, some[2], b, more[2] + 100)
+
+
+@settings(max_examples=200)
+@given(st.lists(events(least=1), max_size=4), events(), st.integers(0, 2_500), st.sampled_from([10, 12]), st.booleans())
+def test_runs_are_searched_alike(parts, probes, width, bits, backward):
+    runs = []
+    for keys, ts, refs in parts:
+        codes, _, own, edges, _ = PLAIN.arrange(keys, ts, refs, bits)
+        runs += [(number, codes[a:b].copy(), own[a:b].copy()) for number, a, b in edges]
+    runs.sort(key=lambda run: run[0])
+    keys, lo, _ = probes
+    hi = lo + width - 200  # some end before they begin
+    owner, _, ts = same("nearest", runs, bits, keys, lo, hi, backward), None, None
+    pairs, theirs = NATIVE.join(runs, bits, keys, lo, hi, 10**6), PLAIN.join(runs, bits, keys, lo, hi, 10**6)
+    assert sorted(zip(*(c.tolist() for c in pairs), strict=True)) == sorted(
+        zip(*(c.tolist() for c in theirs), strict=True)
+    )
+    assert (np.diff(pairs[0]) >= 0).all() and (np.diff(theirs[0]) >= 0).all()
+    brute = sum(
+        int(((k == keys[i]) & (t >= lo[i]) & (t <= hi[i])).sum()) for i in range(len(lo)) for k, t, _ in parts
+    )
+    assert len(pairs[0]) == brute
+    if brute:
+        assert NATIVE.join(runs, bits, keys, lo, hi, brute - 1) == PLAIN.join(runs, bits, keys, lo, hi, brute - 1) == brute
+
+
+@given(st.data(), st.sampled_from([np.uint8, np.uint16, np.int32, np.int64]))
+def test_values_are_compared_alike(data, dtype):
+    values = np.array(data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=20)), dtype)
+    at = st.lists(st.integers(0, len(values) - 1), min_size=5, max_size=5).map(lambda v: np.array(v, np.int64))
+    a, b = data.draw(at), data.draw(at)
+    same("equal_words", values, a + 7, 7, values, b, 0)
+
+
+@given(st.data(), st.lists(st.sampled_from(["", "a", "b", "12345678", "12345678b", "12345678c", "x" * 17]), min_size=1))
+def test_texts_are_compared_alike(data, values):
+    whole = "".join(values).encode() + b"spare..." * 1
+    offsets = np.cumsum([0, *(len(v) for v in values)])
+    at = st.lists(st.integers(0, len(values) - 1), min_size=5, max_size=5).map(lambda v: np.array(v, np.int64))
+    a, b = data.draw(at), data.draw(at)
+    bytes_ = np.frombuffer(whole, np.uint8)
+    result = same("equal_texts", offsets, bytes_, a + 3, 3, offsets, bytes_, b, 0)
+    assert result.tolist() == [values[i] == values[j] for i, j in zip(a.tolist(), b.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: NATIVE.scramble([1, 2], 0),
+        lambda: NATIVE.scramble(np.zeros(3, np.uint32), 0),
+        lambda: NATIVE.scramble(np.zeros((2, 2), np.uint64), 0),
+        lambda: NATIVE.combine(np.zeros(2, np.uint64), np.zeros(3, np.uint64)),
+        lambda: NATIVE.hash_texts(np.array([0, 9], np.int32), np.zeros(3, np.uint8), 0),
+        lambda: NATIVE.join([(0, np.zeros(2, np.uint64))], 10, *[np.zeros(1, np.int64)] * 3, 9),
+        lambda: NATIVE.put(np.zeros(4, np.uint32), np.zeros(3, np.uint32), *[np.zeros(1, np.uint32)] * 2, 0, True),
+        lambda: NATIVE.nearest(),
+    ],
+)
+def test_what_does_not_fit_is_refused(call):
+    with pytest.raises(TypeError):
+        call()
+
+
+def test_references_outside_are_refused():
+    one = np.zeros(1, np.int64)
+    with pytest.raises(IndexError):
+        NATIVE.equal_words(one, one + 1, 0, one, one, 0)
+    with pytest.raises(ValueError, match="full"):
+        NATIVE.put(np.ones(2, np.uint32), np.zeros(2, np.uint32), np.full(1, 5, np.uint32), one, 0, True)
+
+
+@pytest.mark.parametrize(("switch", "compiled"), [("numpy", False), ("compiled", True), ("", True)])
+def test_the_switch_chooses(switch, compiled):
+    code = "from latecomer.storage import kernels; print(kernels.COMPILED, kernels.join.__module__)"
+    said = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, kernels.SWITCH: switch}, capture_output=True, text=True, check=True
+    )
+    assert said.stdout.split()[0] == str(compiled)
+
+
+def test_an_unknown_switch_is_an_error():
+    ran = subprocess.run(
+        [sys.executable, "-c", "import latecomer"],
+        env={**os.environ, kernels.SWITCH: "fortran"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode and "give numpy, compiled" in ran.stderr
