@@ -20,7 +20,7 @@ FOLDER = ROOT / "latecomer" / "storage"
 
 def build(into: Path = FOLDER) -> Path:
     """Compile the kernels to a module in ``into``, and return its path; raises an exception where that fails."""
-    import numpy  # noqa: PLC0415 - only where something is built
+    import numpy
     from setuptools import Distribution, Extension
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -54,7 +54,7 @@ class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]
             return
         try:
             built = build()
-        except (Exception, SystemExit) as problem:  # noqa: BLE001 - whatever is missing, the package works without
+        except (Exception, SystemExit) as problem:  # whatever is missing, the package works without
             if wanted == "yes":
                 raise
             self.app.display_warning(f"the compiled kernels are left out: {problem}")
@@ -65,4 +65,4 @@ class KernelsHook(BuildHookInterface):  # type: ignore[type-arg]
 
 
 if __name__ == "__main__":
-    print(build())
+    sys.stdout.write(f"{build()}\n")

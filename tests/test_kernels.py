@@ -138,18 +138,18 @@ def test_runs_are_searched_alike(parts, probes, width, bits, backward):
     runs.sort(key=lambda run: run[0])
     keys, lo, _ = probes
     hi = lo + width - 200  # some end before they begin
-    owner, _, ts = same("nearest", runs, bits, keys, lo, hi, backward), None, None
+    same("nearest", runs, bits, keys, lo, hi, backward)
     pairs, theirs = NATIVE.join(runs, bits, keys, lo, hi, 10**6), PLAIN.join(runs, bits, keys, lo, hi, 10**6)
     assert sorted(zip(*(c.tolist() for c in pairs), strict=True)) == sorted(
         zip(*(c.tolist() for c in theirs), strict=True)
     )
     assert (np.diff(pairs[0]) >= 0).all() and (np.diff(theirs[0]) >= 0).all()
-    brute = sum(
-        int(((k == keys[i]) & (t >= lo[i]) & (t <= hi[i])).sum()) for i in range(len(lo)) for k, t, _ in parts
-    )
+    brute = sum(int(((k == keys[i]) & (t >= lo[i]) & (t <= hi[i])).sum()) for i in range(len(lo)) for k, t, _ in parts)
     assert len(pairs[0]) == brute
     if brute:
-        assert NATIVE.join(runs, bits, keys, lo, hi, brute - 1) == PLAIN.join(runs, bits, keys, lo, hi, brute - 1) == brute
+        assert (
+            NATIVE.join(runs, bits, keys, lo, hi, brute - 1) == PLAIN.join(runs, bits, keys, lo, hi, brute - 1) == brute
+        )
 
 
 @given(st.data(), st.sampled_from([np.uint8, np.uint16, np.int32, np.int64]))
@@ -201,7 +201,11 @@ def test_references_outside_are_refused():
 def test_the_switch_chooses(switch, compiled):
     code = "from latecomer.storage import kernels; print(kernels.COMPILED, kernels.join.__module__)"
     said = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, kernels.SWITCH: switch}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env={**os.environ, kernels.SWITCH: switch},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert said.stdout.split()[0] == str(compiled)
 

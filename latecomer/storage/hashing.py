@@ -140,7 +140,9 @@ def _texts(column: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint
     if not n:
         return _NO_TEXTS
     _, offsets, data = column.buffers()
-    return np.frombuffer(offsets, np.int32, n + 1, 4 * column.offset), _BYTES if data is None else np.frombuffer(data, np.uint8)
+    return np.frombuffer(offsets, np.int32, n + 1, 4 * column.offset), _BYTES if data is None else np.frombuffer(
+        data, np.uint8
+    )
 
 
 _BYTES = np.zeros(0, np.uint8)

@@ -192,9 +192,7 @@ def homes(marks: Array, size: int) -> I64:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-def arrange(
-    hashes: U64, ts: I64, refs: I64, bits: int
-) -> tuple[U64, I64, I64, Sequence[tuple[int, int, int]], int]:
+def arrange(hashes: U64, ts: I64, refs: I64, bits: int) -> tuple[U64, I64, I64, Sequence[tuple[int, int, int]], int]:
     """Events (any order) by slice and code, equal ones as they came: codes, times, references; where each slice begins
     and ends, as (slice, begin, end); and the latest time. There must be at least one.
     """
@@ -229,9 +227,7 @@ def merge(codes: U64, refs: I64, more: U64, more_refs: I64) -> tuple[U64, I64]:
     return whole.take(order), np.concatenate((refs, more_refs)).take(order)
 
 
-def join(
-    runs: list[Run], bits: int, keys: U64, lo: I64, hi: I64, most: int
-) -> tuple[I64, I64, I64] | int:
+def join(runs: list[Run], bits: int, keys: U64, lo: I64, hi: I64, most: int) -> tuple[I64, I64, I64] | int:
     """All events with the same key as a row and ``lo <= time <= hi``: rows, references and times of the pairs, by row;
     the number of pairs, if they are more than ``most``. O(m log n) per run.
     """
@@ -312,9 +308,7 @@ def nearest(runs: list[Run], bits: int, keys: U64, lo: I64, hi: I64, backward: b
     return ts, refs
 
 
-def meeting(
-    slices: Sequence[int], bits: int, lo: I64, hi: I64, newest_first: bool
-) -> Iterator[tuple[int, I64 | None]]:
+def meeting(slices: Sequence[int], bits: int, lo: I64, hi: I64, newest_first: bool) -> Iterator[tuple[int, I64 | None]]:
     """Which of ``slices`` (ascending) rows from ``lo`` to ``hi`` meet, with those rows (None: all). O(m) per slice at
     most, and most rows meet only the first one or two: those of late events are few and meet many.
     """
@@ -418,7 +412,9 @@ TWINS = (
 def _choose(wanted: str) -> bool:
     """Let compiled twins take their places; whether they have."""
     if wanted not in ("", "numpy", "compiled"):
-        raise ValueError(f"{SWITCH}={wanted!r} is not known: give numpy, compiled, or nothing for the faster one there is")
+        raise ValueError(
+            f"{SWITCH}={wanted!r} is not known: give numpy, compiled, or nothing for the faster one there is"
+        )
     if wanted == "numpy":
         return False
     try:

@@ -75,6 +75,12 @@ class EventLog:
             positions[old] = self._sparse.places(refs.take(old))
         return positions
 
+    def _places(self, refs: I64, others: I64) -> tuple[I64, I64, int]:
+        """Positions of events that are present, and what they are too large by."""
+        if self.pages is None and not len(self._sparse):
+            return refs, others, self._dense
+        return self._at(refs), self._at(others), 0
+
     def present(self, refs: I64) -> Bools:
         """Which events are in memory."""
         if self.pages is not None:
@@ -146,16 +152,12 @@ class EventLog:
         """Whether the real values agree, row by row; False where either is null."""
         left, right = self.columns[name], self.columns[other]
         if left.type == right.type and self._paged(refs) is None and self._paged(other_refs) is None:
-            integers = _plain_integers(left) and _plain_integers(right)
-            if integers or (_plain_texts(left) and _plain_texts(right)):
-                shift = 0
-                if self.pages is None and not len(self._sparse):
-                    shift = self._dense
-                else:
-                    refs, other_refs = self._at(refs), self._at(other_refs)
-                if integers:
-                    return kernels.equal_words(left.values.live(), refs, shift, right.values.live(), other_refs, shift)
-                return left.same(refs, right, other_refs, shift)
+            if _plain_integers(left) and _plain_integers(right):
+                a, b, shift = self._places(refs, other_refs)
+                return kernels.equal_words(left.values.live(), a, shift, right.values.live(), b, shift)
+            if _plain_texts(left) and _plain_texts(right):
+                a, b, shift = self._places(refs, other_refs)
+                return left.same(a, right, b, shift)
         result = pc.equal(self.take(name, refs), self.take(other, other_refs))
         if result.null_count:
             result = result.fill_null(False)

@@ -273,9 +273,7 @@ class Store:
         old, new = self._latest
         return old if view is View.OLD else new if view is View.NEW else max(old, new)
 
-    def join(
-        self, keys: U64, lo: I64, hi: I64, view: View, most: int
-    ) -> tuple[I64, I64, I64] | int:
+    def join(self, keys: U64, lo: I64, hi: I64, view: View, most: int) -> tuple[I64, I64, I64] | int:
         """Pairs of a row and an event with the same key hash and ``lo <= ts <= hi``: the rows' numbers, ascending, the
         events' references and their times; how many there are, if more than ``most``. O(m log n) per run.
         """
