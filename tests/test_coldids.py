@@ -34,6 +34,7 @@ def small_sizes() -> Iterator[None]:
             (idruns, "_AHEAD", 1),
             (idruns, "_WORDS", 7),
             (coldids, "_GROWTH", 3),
+            (coldids, "_PARTS", 1),
             (coldids, "_SMALL", 1),
             (filters, "_SHARD", 2),
         ):
@@ -305,3 +306,36 @@ def test_what_is_no_block_is_refused() -> None:
     for bad in (b"", b"junk", block[:40], bytes(other.getvalue())):
         with pytest.raises(StateError, match="block of ids"):
             idruns.Columns.decode(bad)
+
+
+def test_large_runs_are_left_alone_and_small_ones_merged() -> None:
+    with small_sizes(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coldids, "_PARTS", 4)
+        cold = ColdIds(MemoryShelf(), pa.int64())
+        entries = many(200)
+        add(cold, entries[:100], pa.int64())
+        add(cold, entries[100:160], pa.int64())
+        large = {id(run) for run in cold._runs}
+        for start in range(160, 200, 2):
+            add(cold, entries[start : start + 2], pa.int64())
+        assert large <= {id(run) for run in cold._runs}
+        assert len(cold._runs) <= 8
+        cold._check()
+        assert find(cold, [e[0] for e in entries]) == [Counter([e]) for e in entries]
+
+
+def test_blocks_of_earlier_releases_are_read() -> None:
+    entries = idruns.Columns(
+        np.array([1, 5], np.uint64),
+        np.array([10, 20]),
+        np.array([0, 1], np.int32),
+        np.array([7, 8], np.uint64),
+        pa.array(["a", "b"]),
+    )
+    batch = pa.RecordBatch.from_arrays([*map(pa.array, entries[:4]), entries.ids], names=list(entries._fields))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
+        stream.write_batch(batch)
+    again = idruns.Columns.decode(bytes(sink.getvalue()))
+    assert [column.tolist() for column in again[:4]] == [column.tolist() for column in entries[:4]]
+    assert again.ids.equals(entries.ids)

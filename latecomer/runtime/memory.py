@@ -44,6 +44,9 @@ class Memory:
 
     def __init__(self, engine: Engine, pager: Pager, budget: int | None) -> None:
         self._engine, self.pager, self.budget = engine, pager, budget
+        if budget is not None:
+            # One allocator: what Arrow's own keeps of freed memory would count as this process's, and help nobody else.
+            pa.set_memory_pool(pa.system_memory_pool())
         self._come = 0  # bytes that came in, or were read, since the last look
         self._read = 0  # bytes read until the last look
 
@@ -69,7 +72,7 @@ class Memory:
         wanted = excess + int(self.budget * (1 - _TARGET))
         given = self._drop_copies(wanted)
         if given < excess:  # else there is room for now, and slices that grow on leave later, in larger chunks
-            self._evict(wanted - given)
+            self._evict(wanted - given, excess - given)
 
     def _drop_copies(self, wanted: int) -> int:
         """Drop what is on the shelf too, least recently used first; returns the bytes that this gave."""
@@ -91,8 +94,10 @@ class Memory:
             given += size
         return given
 
-    def _evict(self, wanted: int) -> None:
-        """Write and drop whole slices that give so many bytes."""
+    def _evict(self, wanted: int, needed: int) -> None:
+        """Write and drop whole slices that give ``wanted`` bytes; those that events in time look at leave only for the
+        ``needed`` ones, since they come back at once.
+        """
         engine = self._engine
         slices, counts = counted(engine.log.slices()[0])
         payload = engine.log.hot_bytes / max(len(engine.log), 1)
@@ -105,11 +110,13 @@ class Memory:
         # Slices of which little is here come last: small chunks cost more than they give.
         little = max(sizes.values(), default=0) // _LITTLE
         chosen = []
-        for number in sorted(sizes, key=lambda n: (sizes[n] < little, engine.in_use(n), n)):
-            if wanted <= 0:
+        used = {number: engine.in_use(number) for number in sizes}
+        for number in sorted(sizes, key=lambda n: (sizes[n] < little, used[n], n)):
+            if wanted <= 0 or (used[number] and needed <= 0):
                 break
             chosen.append(number)
             wanted -= sizes[number]
+            needed -= sizes[number]
         self._leave(np.array(sorted(chosen), np.int64))
 
     def _leave(self, slices: I64) -> None:

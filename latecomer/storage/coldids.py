@@ -4,7 +4,8 @@ Entries (id hash, time, type, content hash, and the id itself) lie on a shelf in
 filter per run. So an id that was never seen costs no read but once in 65,536 times and run, and one that was seen costs
 the read of the block that holds it.
 
-The whole is log-structured: entries that are added become a run, and runs of like size are merged once they are many.
+The whole is log-structured: entries that are added become a run, and runs of like size are merged once they are many,
+up to a part of all: entries come about in order of time, and a run leaves whole, unread, when the last of them is dead.
 Entries that are *dead* (the caller's ``keep`` says which) leave with their run when all of it is dead, when runs are
 merged, and when more than half of everything is dead.
 
@@ -32,6 +33,7 @@ from latecomer.storage.idruns import I32, Columns, Keep, Run, in_order, ranges, 
 from latecomer.storage.shelf import Shelf, Slot
 
 _GROWTH = 12  # so many runs of one size become one: writing an entry again costs more than probing some more filters
+_PARTS = 64  # a run that holds this part of all is left alone: one more filter costs less than writing it again
 _SMALL = 4_096  # runs below this count as if they had this size
 
 
@@ -144,12 +146,15 @@ class ColdIds:
 
     def _merge(self) -> None:
         """Make one run of the smallest, if there are enough of them."""
-        runs = sorted(self._runs, key=lambda run: -run.count)
+        most = max(len(self) // _PARTS, _SMALL)
+        runs = sorted((run for run in self._runs if run.count < most), key=lambda run: -run.count)
         sizes = np.array([max(run.count, _SMALL) for run in runs], np.int64)
         smaller = sizes.sum() - sizes.cumsum()
         due = (sizes * (_GROWTH - 1) <= smaller).nonzero()[0]
         if len(due):
             self._rewrite(runs[int(due[0]) :])
+        elif len(runs) > 1 and sizes.sum() >= most > _SMALL:
+            self._rewrite(runs)
 
     def _rewrite(self, runs: Sequence[Run]) -> None:
         """Put what is alive of ``runs`` into one."""

@@ -32,6 +32,7 @@ Bools = npt.NDArray[np.bool_]
 Cells = npt.NDArray[np.uint16]
 
 _MARK = 0x4C43_4655_5345_0001  # "LCFUSE", format 1
+_MARK_ANY = 0x4C43_4655_5345_FFFF  # of the filter that rules nothing out
 _TAIL = 6  # words: shard bits, segment bits, span, keys, stash, mark
 _SHARD = 16  # bits; at most 2^16 keys are expected in a shard: about 5 MB while it is built
 _SEGMENT = 11  # bits; longer segments do not pay at the shards' size
@@ -45,7 +46,7 @@ _ATTEMPTS = 12
 class Probe:
     """Keys to ask about, prepared once for any number of filters."""
 
-    __slots__ = ("_lows", "high", "marks", "mixed")
+    __slots__ = ("_lows", "_seen", "high", "marks", "mixed")
 
     def __init__(self, keys: U64, *, mixed: bool = False) -> None:
         """``mixed``: the keys have gone through :func:`~latecomer.storage.hashing.mix` already."""
@@ -53,6 +54,13 @@ class Probe:
         self.high = self.mixed >> _32
         self.marks: Cells = (self.mixed * _ODD >> _48).astype(np.uint16)
         self._lows: dict[int, tuple[U64, U64]] = {}
+        self._seen: dict[tuple[int, int, int], tuple[I64, I64, I64]] = {}
+
+    def known(self, shape: tuple[int, int, int]) -> tuple[I64, I64, I64]:
+        """What :meth:`cells` gives, kept for the next filter of this shape: filters of like size have few shapes."""
+        if shape not in self._seen:
+            self._seen[shape] = self.cells(*shape)
+        return self._seen[shape]
 
     def cells(self, span: int, shard_bits: int, segment_bits: int) -> tuple[I64, I64, I64]:
         """The three cells of each key, in a filter of so many shards with ``span`` places for first cells each."""
@@ -84,10 +92,17 @@ class Filter:
     [True]
     """
 
-    __slots__ = ("_cells", "_segment_bits", "_shard_bits", "_span", "_stash", "keys", "words")
+    __slots__ = ("_cells", "_segment_bits", "_shard_bits", "_span", "_stash", "any", "keys", "words")
 
     def __init__(self, words: U64) -> None:
         """The filter that ``words`` holds, without a copy. Raises StateError when they are no filter."""
+        self.any = len(words) == 1 and int(words[0]) == _MARK_ANY  #: whether it rules nothing out
+        if self.any:
+            self.words, self.keys = words, 0
+            self._stash = words[:0]
+            self._cells: Cells = words[:0].view(np.uint16)
+            self._shard_bits = self._segment_bits = self._span = 0
+            return
         if len(words) < _TAIL or int(words[-1]) != _MARK:
             raise StateError("these words are no filter of this format: restore an older version of the state")
         self._shard_bits, self._segment_bits, self._span, keys, stash = (int(word) for word in words[-_TAIL:-1])
@@ -96,7 +111,7 @@ class Filter:
         #: How many different keys the filter was built from.
         self.keys = keys
         self._stash = words[cells : cells + stash]
-        self._cells: Cells = words[:cells].view(np.uint16)
+        self._cells = words[:cells].view(np.uint16)
 
     @classmethod
     def of(cls, keys: U64) -> Filter:
@@ -105,13 +120,24 @@ class Filter:
         builder.add(np.sort(mix(keys)))
         return builder.finish()
 
+    @classmethod
+    def of_any(cls) -> Filter:
+        """The filter that says yes to every key, for where a real one is not worth its memory.
+
+        >>> Filter.of_any().maybe(np.array([7], np.uint64)).tolist()
+        [True]
+        """
+        return cls(np.array([_MARK_ANY], np.uint64))
+
     def maybe(self, keys: U64 | Probe) -> Bools:
         """For each key whether it may be among those of the filter. O(1) per key."""
+        if self.any:
+            return np.ones(len(keys.mixed) if isinstance(keys, Probe) else len(keys), np.bool_)
         probe = keys if isinstance(keys, Probe) else Probe(keys)
         if not self.keys:
             return np.zeros(len(probe.mixed), np.bool_)
         cells = self._cells
-        first, second, third = probe.cells(self._span, self._shard_bits, self._segment_bits)
+        first, second, third = probe.known((self._span, self._shard_bits, self._segment_bits))
         found = cells.take(first)
         found ^= cells.take(second)
         found ^= cells.take(third)
@@ -126,6 +152,8 @@ class Filter:
         return self.words.nbytes
 
     def _check(self) -> None:
+        if self.any:
+            return
         shard = self._span + (2 << self._segment_bits)
         assert len(self._cells) == shard << self._shard_bits, (len(self._cells), shard, self._shard_bits)
         assert self._span % (1 << self._segment_bits) == 0, (self._span, self._segment_bits)

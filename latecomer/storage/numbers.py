@@ -7,8 +7,6 @@ each number between the first and the last. Numbers that lie far apart are kept 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -86,9 +84,12 @@ class Numbers:
         """All numbers, ascending."""
         if self._plain is not None:
             return self._plain
-        places: Any = np.unpackbits(self._bytes, bitorder="little").nonzero()[0]
-        places += self._base
-        return places  # type: ignore[no-any-return]
+        at = self._bytes.nonzero()[0]
+        rows, bits = np.unpackbits(self._bytes.take(at)[:, None], axis=1, bitorder="little").nonzero()
+        numbers: I64 = (at << 3).take(rows)
+        numbers += bits
+        numbers += self._base
+        return numbers
 
     @property
     def nbytes(self) -> int:

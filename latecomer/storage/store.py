@@ -121,7 +121,22 @@ class Hits:
 _GROWTH = 8
 _ENTRY = 16  # bytes of an event in a run
 _SAVED = 4  # saved runs of a frame beyond which small ones are written together
+_TRIAL = 4_096  # keys after which a store's filters must have ruled out
+_SELDOM = 64  # more than one in so many
 _TAIL = 512  # events; runs up to this length are always merged: searching one more run costs more than copying it
+
+
+@dataclass(slots=True)
+class Worth:
+    """Whether a store's filters are worth their memory: not where every key is in about every slice, so that they
+    rule out next to nothing.
+    """
+
+    asked: int = 0
+    denied: int = 0
+
+    def __bool__(self) -> bool:
+        return self.asked < _TRIAL or self.denied * _SELDOM > self.asked
 
 
 @dataclass(slots=True)
@@ -138,11 +153,19 @@ class Saved:
     def load(self, pager: Pager) -> Run:
         return self.run or Run(*pager.load(self.slots[0]))
 
-    def may_hold(self, keys: U64, pager: Pager) -> Bools:
+    def may_hold(self, keys: U64, pager: Pager, worth: Worth) -> Bools:
         """Which keys the run may hold: no false "no"."""
         if self.filter is None:
             self.filter = Filter(pager.load(self.slots[1]))
-        return self.filter.maybe(keys)
+        if self.filter.any:
+            return np.ones(len(keys), bool)
+        if not worth:
+            self.filter = Filter.of_any()
+            return np.ones(len(keys), bool)
+        mask = self.filter.maybe(keys)
+        worth.asked += len(keys)
+        worth.denied += len(keys) - int(np.count_nonzero(mask))
+        return mask
 
     @property
     def nbytes(self) -> int:
@@ -222,6 +245,7 @@ class Store:
         self._purged = -(2**63)
         self._sizes = [0, 0]
         self._latest = [-(2**63), -(2**63)]
+        self._worth = Worth()
         self._listed: dict[View, list[kernels.Run]] = {}  # the runs of each view, where all events are in memory
         self.away_until = -(2**63)  #: all events later than this are in memory
 
@@ -325,7 +349,7 @@ class Store:
             if saved.run is None:
                 if asked is None:
                     asked = keys[begin < after]
-                if len(asked) and some(saved.may_hold(asked, self._pager)):
+                if len(asked) and some(saved.may_hold(asked, self._pager, self._worth)):
                     saved.run = saved.load(self._pager)
 
     def purge(self, floor: int) -> None:
@@ -414,7 +438,7 @@ class Store:
             if gone:
                 at = ((lo < (number + 1) << bits) & (hi >= number << bits) & ~mask).nonzero()[0]
                 for saved in gone:
-                    mask[at] |= True if keys is None else saved.may_hold(keys[at], self._pager)
+                    mask[at] |= True if keys is None else saved.may_hold(keys[at], self._pager, self._worth)
         return mask
 
     def save(self, number: int, outbox: Outbox) -> None:
@@ -432,7 +456,7 @@ class Store:
             last = kept.pop()
             run = _merge(last.load(self._pager), run)
             merged.append(last)
-        keys = Filter.of(np.unique(self.layout.keys(run.codes)))
+        keys = Filter.of(np.unique(self.layout.keys(run.codes))) if self._worth else Filter.of_any()
         slots: list[Slot] = []
         outbox.add([run.codes, run.refs], slots.append)
         outbox.add(keys.words, slots.append)
