@@ -1,52 +1,98 @@
-"""``python -m benchmarks [PART …]``: run parts, print their tables, keep their results as JSON.
+"""``python -m benchmarks [PART …]``: run parts, print their tables, keep their results as JSON, write the pages.
 
-Parts: ``speed`` (the workloads W1 to W6 against the offline limit), ``levels`` (what each level makes of each kind of
-disorder), ``promises`` (what punctuation and purging cost), ``spill`` (what a memory budget, versions and restoring
-cost), ``intervals`` (matching over uncertain times, against points), ``spark`` (the sink against an empty job, needs
-Java).
+A part is named whole (``speed-W2``) or by the start of its name (``speed``: all six workloads). Without a name all run
+but those that fetch engines to compare with: ``peers`` and ``spark``.
+
+* ``speed-W1`` to ``speed-W6``: our engine against the offline limit, by batch size, lateness and level
+* ``growth``: the cost of an event and its bytes, from 10^4 to 10^7 stored events
+* ``latency``: from arrival to change at 50,000 events a second
+* ``adversarial``: streams and queries that break engines
+* ``levels``: what each level makes of each kind of disorder
+* ``promises``: what punctuation and purging cost
+* ``spill``: what a memory budget, versions and restoring cost
+* ``intervals``: matching over uncertain times, against points
+* ``peers-W1-10`` and others: beside Flink CEP, Esper, DuckDB, Polars and plain Python (needs a JDK)
+* ``spark``: the sink against an empty job and against stream-stream joins (needs Java)
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
-from benchmarks import harness, intervals, levels, promises, spark, speed, spill
+from benchmarks import (
+    adversarial,
+    figures,
+    growth,
+    harness,
+    intervals,
+    latency,
+    levels,
+    peers,
+    promises,
+    spark,
+    speed,
+    spill,
+)
 from benchmarks.profiling import profile
 from benchmarks.shapes import WORKLOADS
 
-PARTS = {
-    "speed": speed.run,
+#: Workloads that are run beside the peers, with the share of late events in per cent.
+PEERS = [(name, 10) for name in peers.NAMES] + [("W1", 30), ("W1", 50), ("W2", 30), ("W2", 50), ("W1", 0), ("W2", 0)]
+
+PARTS: dict[str, Callable[..., harness.Report]] = {
+    **{f"speed-{name}": partial(speed.run, name) for name in WORKLOADS},
+    "growth": growth.run,
+    "latency": latency.run,
+    "adversarial": adversarial.run,
     "levels": levels.run,
     "promises": promises.run,
     "spill": spill.run,
     "intervals": intervals.run,
+    **{f"peers-{name}-{late}": partial(peers.run, name, late / 100) for name, late in PEERS},
     "spark": spark.run,
 }
-#: What runs when no part is named; the others take minutes and fetch data.
-DEFAULT = ("speed",)
+#: What runs only when it is named: it fetches the engines that it compares with.
+FETCHING = ("peers", "spark")
+
+
+def chosen(names: list[str]) -> list[str]:
+    """The parts that are meant; raises ValueError for a name that means none."""
+    if not names:
+        return [part for part in PARTS if not part.startswith(FETCHING)]
+    found = []
+    for name in names:
+        own = [part for part in PARTS if part == name or part.startswith(f"{name}-")]
+        if not own:
+            raise ValueError(f"no part {name}: there are {', '.join(PARTS)}")
+        found += own
+    return found
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns 0 when every answer is right, 1 when one is not (its figure is not shown)."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the engine.")
-    parser.add_argument(
-        "parts", nargs="*", metavar="PART", help=f"which parts, of: {', '.join(PARTS)} (default: {', '.join(DEFAULT)})"
-    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help="which parts, like speed-W2 or speed (default: all)")
     parser.add_argument("--quick", action="store_true", help="fewer events and repeats: does it run, is it right")
     parser.add_argument("--repeats", type=int, help="how many measured runs (default 3; 1 with --quick)")
     parser.add_argument("--out", type=Path, default=harness.RESULTS, help="folder for the JSON results")
+    parser.add_argument("--pages", action="store_true", help="run nothing, write the pages from the results kept")
     parser.add_argument(
         "--profile", type=int, metavar="BATCH", help="show where time goes at this batch size, measure nothing"
     )
     parser.add_argument("--workload", default="W2", choices=list(WORKLOADS), help="with --profile: which one")
     options = parser.parse_args(arguments)
-    unknown = [p for p in options.parts if p not in PARTS]
-    if unknown:
-        parser.error(f"no part {', '.join(unknown)}: there are {', '.join(PARTS)}")
+    try:
+        parts = chosen(options.parts)
+    except ValueError as problem:
+        parser.error(str(problem))
+    if options.pages:
+        return figures.main(options.out)
     # One core: the ratio compares programs, not thread pools.
     pa.set_cpu_count(1)
     if options.profile:
@@ -56,15 +102,20 @@ def main(arguments: list[str] | None = None) -> int:
     versions = f"Python {about['python']}, NumPy {about['numpy']}, PyArrow {about['pyarrow']}"
     print(f"{about['cpu']}, {about['cores']} cores, {versions}")
     failed = 0
-    for name in options.parts or DEFAULT:
+    for name in parts:
         repeats = options.repeats or (1 if options.quick else 3)
+        print(f"\n{name}", flush=True)
         try:
             report = PARTS[name](repeats, quick=options.quick)
         except harness.Disqualified as problem:
-            print(f"\nDISQUALIFIED: {name}: {problem}", file=sys.stderr)
+            print(f"DISQUALIFIED: {name}: {problem}", file=sys.stderr)
             failed += 1
             continue
-        print(f"\nresults: {report.save(options.out)}")
+        if options.quick:
+            continue  # too few events to be kept
+        print(f"results: {report.save(options.out).name}")
+    if not options.quick:
+        figures.main(options.out)
     return 1 if failed else 0
 
 

@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -108,7 +109,7 @@ def take_turns(
 
 
 def machine() -> dict[str, Any]:
-    """What ran it: processor, cores, memory, versions."""
+    """What ran it: processor, cores, memory, load, versions, commit; never a name of host or folder."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
     return {
         "cpu": _processor(),
@@ -119,7 +120,21 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "pyarrow": pa.__version__,
+        "commit": _commit(),
     }
+
+
+def _commit() -> str | None:
+    """The commit that is checked out, with a plus where files differ from it; None outside of a checkout."""
+    git = ["git", "-C", str(Path(__file__).resolve().parent.parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=10)
+        changed = subprocess.run(
+            [*git, "status", "--porcelain", "-uno", "latecomer"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return head.stdout.strip() + "+" * bool(changed.stdout.strip()) if head.returncode == 0 else None
 
 
 def _processor() -> str:

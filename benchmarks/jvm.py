@@ -144,7 +144,7 @@ def esper(shape: Shape, events: pa.Table, repeats: int) -> tuple[Timing, IntArra
 
 
 def epl(shape: Shape) -> str:
-    """The shape as an EPL pattern. A timer runs out before the event of its very time, so it has one millisecond more."""
+    """The shape as an EPL pattern. A timer runs out before the event of its very time, so it has a millisecond more."""
     first = shape.positives[0]
     inner = _follow(shape, 1)
     if shape.trailing:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -131,25 +131,34 @@ def _speed(events: int, timing: Timing) -> float:
     return events / timing.best_cpu
 
 
-def grid(quick: bool) -> list[Setting]:
-    """The cells of a whole run: each axis in turn around batches of 8,192, 10 % late, aggressive; all batches of W2."""
-    settings = []
-    n = FEW if quick else EVENTS
-    for workload in WORKLOADS.values():
-        settings += [Setting(workload, batch, events=n) for batch in ((256, 8_192) if quick else BATCHES)]
-        if not quick:
-            settings += [Setting(workload, late=late, events=n) for late in LATE if late != 0.1]
-        settings += [Setting(workload, level=level, events=n) for level in LEVELS[1:]]
-    return settings
+def grid(name: str, quick: bool) -> list[Setting]:
+    """The cells of a whole run of one workload: each axis in turn around batches of 8,192, 10 % late, aggressive."""
+    workload, n = WORKLOADS[name], FEW if quick else EVENTS
+    if quick:
+        return [Setting(workload, batch, events=n) for batch in (256, 8_192)]
+    settings = [Setting(workload, batch, events=n) for batch in BATCHES]
+    settings += [Setting(workload, late=late, events=n) for late in LATE if late != 0.1]
+    return settings + [Setting(workload, level=level, events=n) for level in LEVELS[1:]]
 
 
-def run(repeats: int = 3, *, quick: bool = False, say: Callable[[str], None] = print) -> Report:
-    """Measure the grid; raises Disqualified when any answer is wrong."""
-    report = Report("speed", {"max_delay_ms": MAX_DELAY, "repeats": repeats, "quick": quick})
-    for setting in grid(quick):
+def run(name: str, repeats: int = 3, *, quick: bool = False, say: Callable[[str], None] = print) -> Report:
+    """Measure one workload; raises Disqualified when any answer is wrong."""
+    settings = {"queries": [s.text for s in WORKLOADS[name].shapes], "max_delay_ms": MAX_DELAY, "repeats": repeats}
+    report = Report(f"speed-{name}", {**settings, "quick": quick})
+    for setting in grid(name, quick):
         report.rows.append(measure(setting, repeats))
         say(shown(report.rows[-1:]).splitlines()[-1])
+    if len(WORKLOADS[name].shapes) > 1:
+        report.rows += alone(WORKLOADS[name], FEW if quick else EVENTS, repeats)
     return report
+
+
+def alone(workload: Workload, n: int, repeats: int) -> list[dict[str, Any]]:
+    """Each query of a workload by itself, on the same events: what ten of them together save."""
+    return [
+        {**measure(Setting(replace(workload, shapes=(shape,)), events=n), repeats), "query": shape.name}
+        for shape in workload.shapes
+    ]
 
 
 def shown(rows: list[dict[str, Any]]) -> str:
@@ -158,7 +167,7 @@ def shown(rows: list[dict[str, Any]]) -> str:
         ["workload", "level", "late", "batch", "events/s", "median", "spread", "limit", "ratio", "state, B/event"],
         [
             [
-                r["workload"],
+                r["workload"] + (f", {r['query']}" if "query" in r else ""),
                 r["level"],
                 f"{r['late']:.0%}",
                 f"{r['batch']:,}",
