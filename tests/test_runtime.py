@@ -539,3 +539,16 @@ def test_fifty_million_combinations_need_little_memory():
     matches, grown = map(int, done.stdout.split())
     assert matches == sum(1 for a in range(7_091, 7_100) for b in range(a - 7_090))
     assert grown < 300, f"{grown} MiB for 50 million combinations"
+
+
+def test_an_answer_that_does_not_fit_memory_says_what_to_do(monkeypatch):
+    runtime = start("PATTERN SEQ(A a, B b) WITHIN 10 s", lc.Aggressive(10))
+
+    def full(*_):
+        raise MemoryError("Unable to allocate 8 TiB")
+
+    monkeypatch.setattr("latecomer.runtime.changes.ChangeWriter.write", full)
+    with pytest.raises(lc.StateError, match=r"8 TiB.*stream_pieces"):
+        tell(runtime, "a1 b2")
+    with pytest.raises(lc.StateError, match="half-way"):
+        tell(runtime, "b3")

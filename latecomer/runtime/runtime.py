@@ -157,9 +157,17 @@ class Runtime:
                 had come in parts that begin at these rows, so that a large batch gives the log of small ones. The net
                 result is the same.
 
-        Raises SchemaError, before anything is processed, when a column is missing or has the wrong type.
+        Raises SchemaError, before anything is processed, when a column is missing or has the wrong type; StateError
+        when the answer does not fit memory.
         """
-        return self._collect(self.stream_pieces(batch, clocks=clocks, cuts=cuts))
+        try:
+            return self._collect(self.stream_pieces(batch, clocks=clocks, cuts=cuts))
+        except MemoryError as problem:
+            raise StateError(
+                f"there is no memory for the answer to this batch ({problem}): go on from the last version or snapshot "
+                "and take the answer in pieces, with Runtime.stream_pieces(batch); or give the query more conditions "
+                "or a shorter window"
+            ) from problem
 
     def stream_pieces(
         self, batch: Any, *, clocks: npt.ArrayLike | None = None, cuts: Sequence[int] = ()
