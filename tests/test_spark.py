@@ -248,7 +248,7 @@ def test_the_same_batch_id_gives_the_same_changes_and_the_same_state(spark, tmp_
 def states(folder, batch):
     """The state of all buckets after a batch."""
     store = VersionStore(folder)
-    return {bucket: store.get(state.residue) for bucket, state in store.buckets(batch).items()}
+    return {bucket: [*map(store.get, state.residues)] for bucket, state in store.buckets(batch).items()}
 
 
 def test_attempts_that_do_not_count_do_no_harm(spark, tmp_path):
@@ -416,7 +416,7 @@ def test_a_state_folder_that_does_not_fit_is_refused(spark, tmp_path):
     asked = queries()
     piece = frame(spark, stream(60))
     PatternSink(STREAM, asked, state=tmp_path / "state", buckets=2)(piece, 0)
-    other = [lc.Query(OVERDUE, name="overdue", level=lc.KSlack("1 s"))]
+    other = [lc.Query(OVERDUE, name="gap kslack", level=lc.KSlack("1 s"))]
     moved = lc.Stream(type="kind", ts="place", id="id", unit="s", punctuation="PUNCT")
     for stream_, queries_, buckets, says in (
         (STREAM, asked, 3, "buckets 2, and now buckets is 3"),

@@ -100,7 +100,7 @@ def test_a_hot_key_is_named(spark, tmp_path):
     assert "hot: bucket" in sink.progress.line()
     assert "key tag=hot is 80% of all rows" in sink.progress.line()
     shares = sink.progress.shares()
-    assert len(shares) == 16
+    assert len(shares) == 8
     for what in ("rows", "bytes", "seconds"):
         assert sum(s[what] for s in shares) == pytest.approx(1)
     even = PatternSink(STREAM, GAP, state=tmp_path / "even", buckets=16)

@@ -9,8 +9,8 @@ import pytest
 
 import latecomer as lc
 from latecomer.connectors.spark import PatternSink
-from latecomer.connectors.spark_cells import BUCKET
 from latecomer.connectors.spark_detect import Detect, gather
+from latecomer.connectors.spark_keys import buckets_of
 from latecomer.connectors.spark_tag import Tag
 from latecomer.connectors.versions import Version, VersionStore
 from latecomer.runtime import Runtime
@@ -25,6 +25,10 @@ STREAM = lc.Stream(type="kind", ts="at", id="id", unit="s")
 QUERY = lc.Query("PATTERN SEQ(A a, !B b, C c) WHERE [tag] WITHIN 20 s", name="gap", level=lc.Aggressive("40000 s"))
 SCHEMA = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("at", pa.int64()), ("tag", pa.int64())])
 BUCKETS = 8
+
+#: Of each bucket a tag that is in it.
+TAGS = list(range(200))
+IN = dict(zip(buckets_of([pa.array(TAGS)], BUCKETS).tolist(), TAGS, strict=True))
 
 
 def events(n=160_000, seed=3):
@@ -54,7 +58,7 @@ class Seen(Attempt):
 
 
 class Job:
-    """Micro-batches as the sink takes them, without Spark. The tag alone says the bucket."""
+    """Micro-batches as the sink takes them, without Spark."""
 
     def __init__(self, folder):
         self.store = VersionStore(folder)
@@ -65,14 +69,16 @@ class Job:
     def batch(self, number, table):
         before = self.store.open(number, {})
         states = self.store.buckets(before.batch) if before else {}
-        tag = Tag(BUCKETS, STREAM, None, before.clock if before else None)
-        bucket = pa.array(np.asarray(table["tag"]) % BUCKETS, pa.int32())
-        cells = list(tag(table.append_column(BUCKET, bucket).to_batches()))
+        clock = before.clock if before else None
+        cells = list(Tag(BUCKETS, ("tag",), STREAM, None, clock)(table.to_batches()))
         detect = Detect(
             begin=lambda: Seen(self.store.uri, self.store._folder.writer),
-            residues={n: state.residue for n, state in states.items()},
-            fresh=self.fresh,
+            residues={n: state.residues for n, state in states.items()},
+            fresh=b"" if before else self.fresh,
             clocks={n: state.clock for n, state in states.items()},
+            clock=clock,
+            asked=frozenset({"gap"}),
+            key=("tag",),
             stream=STREAM,
             arrival=None,
             step=None,
@@ -107,18 +113,19 @@ def job(tmp_path):
 
 def test_a_bucket_without_events_and_news_of_the_clock_is_left_alone(job):
     before, full = job.store.buckets(0), StateFolder(job.store.uri).read(0).nbytes
-    job.batch(1, rows((-1, "A", 100, 3)))  # a late event of bucket 3
+    job.batch(1, rows((-1, "A", 100, IN[3])))  # a late event of bucket 3
     after = job.store.buckets(1)
-    assert {b for b in after if (after[b].residue, after[b].pages) != (before[b].residue, before[b].pages)} == {0, 3}
+    assert {b for b in after if (after[b].residues, after[b].pages) != (before[b].residues, before[b].pages)} == {0, 3}
     assert after[5].load["events"] == before[5].load["events"] > 0 == after[5].load["rows"]
     assert written(job.store.uri, 1) < full / 20
 
 
 def test_a_bucket_reads_what_its_events_touch(job):
     before = job.store.buckets(0)
-    found = job.batch(1, rows((-1, "A", 1000, 3), (-2, "C", 1001, 3)))
+    found = job.batch(1, rows((-1, "A", 1000, IN[3]), (-2, "C", 1001, IN[3])))
     assert found.changes["events"].to_pylist() == [[-1, -2]]
-    pages = [slot for slot in Seen.reads if slot not in {state.residue for state in before.values()}]
+    residues = {slot for state in before.values() for slot in state.residues}
+    pages = [slot for slot in Seen.reads if slot not in residues]
     of_bucket = {slot[0] for slot in before[3].pages}
     assert pages and {slot[0] for slot in pages} <= of_bucket
     whole = sum(StateFolder(job.store.uri).read(0).files[name] for name in of_bucket)
@@ -127,11 +134,11 @@ def test_a_bucket_reads_what_its_events_touch(job):
 
 def test_when_the_clock_moves_pages_stay_where_they_are(job):
     before, full = job.store.buckets(0), StateFolder(job.store.uri).read(0).nbytes
-    job.batch(1, rows((-1, "A", 32_001, 3)))
+    job.batch(1, rows((-1, "A", 32_001, IN[3])))
     after = job.store.buckets(1)
-    assert all(after[b].residue != before[b].residue and after[b].clock == 32_001 for b in range(BUCKETS))
+    assert all(after[b].residues != before[b].residues and after[b].clock == 32_001 for b in range(BUCKETS))
     assert all(after[b].pages == before[b].pages for b in range(BUCKETS))
-    residues = {state.residue for state in before.values()}
+    residues = {slot for state in before.values() for slot in state.residues}
     assert residues <= set(Seen.reads)
     assert size(set(Seen.reads) - residues) < full / 20  # the neighbours of the one event
     assert written(job.store.uri, 1) < full / 10
@@ -148,8 +155,8 @@ def test_little_state_takes_one_file_a_task(tmp_path):
 def test_a_batch_that_runs_again_reads_the_version_before_it(job):
     """Also when its version, and later ones, are there; whoever runs it."""
     pieces = [
-        rows((-1, "A", 1000, 3), (-2, "C", 1001, 3), (-9, "B", 40_000, 5)),
-        rows((-3, "B", 1000, 3), (-4, "A", 70, 2), (-5, "C", 75, 2)),
+        rows((-1, "A", 1000, IN[3]), (-2, "C", 1001, IN[3]), (-9, "B", 40_000, IN[5])),
+        rows((-3, "B", 1000, IN[3]), (-4, "A", 70, IN[2]), (-5, "C", 75, IN[2])),
     ]
     first = [job.batch(n, piece) for n, piece in enumerate(pieces, 1)]
     other = Job(job.store.uri)
@@ -176,7 +183,7 @@ def test_through_spark(spark, tmp_path):
     def frame(table):
         return spark.createDataFrame(table)
 
-    late = frame(rows((-1, "A", 1000, 3), (-2, "C", 1001, 3)))
+    late = frame(rows((-1, "A", 1000, IN[3]), (-2, "C", 1001, IN[3])))
     first = sink()
     first(frame(events()), 0)
     first(late, 1)

@@ -17,7 +17,7 @@ def attempt_at(store, batch):
     shelf = pickle.loads(pickle.dumps(store.attempts()))()
     page = shelf.put([f"page {batch}".encode()])
     places = shelf.put([f"{batch}.{bucket}".encode() for bucket in (0, 1)])
-    states = {b: BucketState(place, tuple(page[:b]), batch * 10 + b, {"rows": b}) for b, place in enumerate(places)}
+    states = {b: BucketState((place,), tuple(page[:b]), batch * 10 + b, {"rows": b}) for b, place in enumerate(places)}
     shelf.secure()
     return states, shelf.sizes
 
@@ -39,7 +39,7 @@ def test_what_was_written_is_read(tmp_path):
     states = write(store, 0)
     assert store.read(0) == Version(0, 0, SETTINGS, "job")
     assert store.buckets(0) == states
-    assert [store.get(states[b].residue) for b in (0, 1)] == [b"0.0", b"0.1"]
+    assert [store.get(*states[b].residues) for b in (0, 1)] == [b"0.0", b"0.1"]
     assert store.get(states[1].pages[0]) == b"page 0"
 
 
@@ -74,9 +74,9 @@ def test_attempts_never_overwrite_each_other(tmp_path):
     (first, _), (second, sizes) = attempt_at(store, 0), attempt_at(store, 0)
     assert len(blob_files(tmp_path)) == 4
     store.write(Version(0, settings=SETTINGS, job="job"), second, sizes)
-    assert store.get(store.buckets(0)[0].residue) == b"0.0"
+    assert store.get(*store.buckets(0)[0].residues) == b"0.0"
     with pytest.raises(StateError, match="is missing"):  # what did not count is gone
-        store.get(first[0].residue)
+        store.get(*first[0].residues)
 
 
 def test_what_no_version_names_is_deleted(tmp_path):
@@ -149,7 +149,7 @@ def test_a_job_that_does_not_fit_takes_nothing_over(tmp_path):
     ("batch", "settings", "job", "says"),
     [
         (3, SETTINGS | {"buckets": 3}, "job", "made with buckets 2, and now buckets is 3"),
-        (3, SETTINGS | {"queries": {}}, "job", "made with queries"),
+        (3, SETTINGS | {"queries": {"q": "PATTERN X", "p": ""}}, "job", "made with queries 'q'"),
         (3, SETTINGS, "other", "belongs to job job, and this is job other"),
         (5, SETTINGS, "job", r"holds the versions \[0, 1, 2\], and batch 5 needs version 4"),
     ],
@@ -184,9 +184,9 @@ def test_a_finished_stream(tmp_path):
 def test_damage_is_told(tmp_path):
     store = VersionStore(tmp_path)
     states = write(store, 0)
-    (tmp_path / states[1].residue[0]).unlink()
+    (tmp_path / states[1].residues[0][0]).unlink()
     with pytest.raises(StateError, match="is missing"):
-        store.get(states[1].residue)
+        store.get(*states[1].residues)
     record = tmp_path / "versions" / StateFolder(tmp_path).read(0).name
     record.write_text("{")
     with pytest.raises(StateError, match="is damaged"):

@@ -23,6 +23,7 @@ from latecomer.cli.check import check
 from latecomer.cli.demo import demo
 from latecomer.cli.explain import explain
 from latecomer.cli.folders import state
+from latecomer.cli.rebucket import rebucket
 from latecomer.cli.run import run
 from latecomer.cli.serve import serve
 from latecomer.errors import LatecomerError, SchemaError, StateError
@@ -70,6 +71,7 @@ app.command()(explain)
 app.command()(advise)
 app.command()(serve)
 app.command()(demo)
+state.command()(rebucket)
 app.add_typer(state, name="state")
 
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,13 +26,15 @@ import pyarrow as pa
 
 from latecomer.connectors import spark_detect
 from latecomer.connectors.sinks import Sink, SinkFunction, as_sink, deliver
+from latecomer.connectors.spark_keys import in_use
 from latecomer.connectors.spark_progress import Progress, Show, summed
 from latecomer.connectors.spark_split import Split, controls
-from latecomer.connectors.versions import Version, VersionStore
+from latecomer.connectors.versions import BucketState, Version, VersionStore
 from latecomer.consistency.levels import KSlack
 from latecomer.errors import ConfigError, StateError
 from latecomer.query.query import Query
 from latecomer.runtime import Runtime
+from latecomer.runtime.spill import memory_size
 from latecomer.storage.shelf import MemoryShelf
 from latecomer.stream import Stream
 from latecomer.units import DurationLike
@@ -39,6 +42,9 @@ from latecomer.units import DurationLike
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+
+#: Buckets at most, when nothing else is said: as many as keep 64 cores busy.
+_BUCKETS = 256
 
 #: Micro-batches whose progress stays known, for listeners that come later than the batch.
 _REMEMBERED = 16
@@ -54,8 +60,9 @@ class PatternSink(Split):
             ``pyarrow.fs`` opens and all executors reach. One folder belongs to one checkpoint.
         sinks: where changes go: sinks such as :class:`~latecomer.connectors.duckdb.DuckDBSink`, or functions of
             ``(batch_id, changes, late)``.
-        buckets: into how many buckets the stream is split by its key; fixed for the life of a state folder. 32 unless
-            given, and 1 where the queries have no attribute in common to split by.
+        buckets: into how many buckets the stream may be split by its key, 256 unless given, and 1 where the queries
+            have no attribute in common to split by. As few are in use as the cores ask for, and more when cores are
+            added. Fixed for the life of a state folder, but for ``latecomer state rebucket``.
         key: the attributes that decide the bucket; unless given, all that the queries have in common in ``[…]``.
         arrival: a column that orders the rows of a micro-batch (an offset, an ingest time). Without one the order is
             taken to be that of Spark's input partitions, and within one that of its rows (see ``docs/spark.md``).
@@ -63,6 +70,8 @@ class PatternSink(Split):
             numbers in the stream's unit, or of timestamps), so that a batch that catches up on much time gives the same
             log of answers and corrections as if it had come in batches of that length. The net result is the same with
             and without.
+        memory: how much of the state a task may have in memory at once, in bytes or as text like ``"512 MiB"``, beside
+            the rows of a bucket in one micro-batch; the rest is read when events ask for it. None: no limit.
         progress: who is told of each micro-batch, when its sinks have it: functions of a
             :class:`~latecomer.connectors.spark_progress.Progress`, like ``LiveLine()`` and
             ``PrometheusProgress("job")`` from there.
@@ -88,9 +97,10 @@ class PatternSink(Split):
         key: Sequence[str] | str | None = None,
         arrival: str | None = None,
         step: DurationLike | None = None,
+        memory: int | str | None = None,
         progress: Show | Sequence[Show] = (),
     ) -> None:
-        super().__init__(stream, queries, buckets=buckets, key=key, arrival=arrival, step=step)
+        super().__init__(stream, queries, buckets=buckets, key=key, arrival=arrival, step=step, default=_BUCKETS)
         if not isinstance(state, (str, os.PathLike)) or not os.fspath(state):
             raise ConfigError(f"state={state!r}: give the folder, or its URI, where the state is kept")
         self.sinks = [as_sink(s) for s in (sinks if isinstance(sinks, (list, tuple)) else (sinks,))]
@@ -98,6 +108,7 @@ class PatternSink(Split):
         if not all(callable(show) for show in self._shows):
             raise ConfigError(f"progress={progress!r}: functions of a Progress are needed, like [LiveLine()]")
         self._progress: dict[int, Progress] = {}
+        self._memory = None if memory is None else memory_size(memory)
         self._store = VersionStore(state)
         self._opened: str | None = None
 
@@ -108,12 +119,17 @@ class PatternSink(Split):
         job = _job_of(spark)
         if job is None and _connected(spark):
             self._not_behind(batch_id)
-        before = self._store.open(batch_id, self._settings(), job)
-        schema, _ = self._check(batch)
+        before = self._store.open(batch_id, self._settings(self.queries), job)
+        schema = self._check(batch)
+        queries = self._queries_of(batch_id)
+        known = before.settings["queries"] if before else {}
+        fresh = self._fresh(schema, [query for query in queries if query.name not in known])
+        states = self._store.buckets(before.batch) if before else {}
+        buckets = in_use(self.buckets, len(states), _cores(spark))
+        cells = self._cells(batch, before.clock if before else None, buckets).union(controls(spark, buckets))
         step = self._step_units(schema)
-        cells = self._cells(batch, before.clock if before else None).union(controls(spark, self.buckets))
-        fresh = b"" if before else self._fresh(schema)
-        self._run(cells, batch_id, before, job, began, fresh=fresh, step=step)
+        detect = self._detect(before, states, buckets, queries, fresh=fresh, step=step)
+        self._run(cells, detect, states, buckets, Version(batch_id, None, self._settings(queries), job), began)
 
     def finish(self, spark: SparkSession) -> None:
         """Declare the stream complete, after its query has ended: what still waits is decided, and goes to the sinks.
@@ -127,8 +143,16 @@ class PatternSink(Split):
             raise StateError(f"there is nothing to finish: the state folder {self._store.uri!r} has no version yet")
         last = self._store.read(done[-1])
         batch_id = last.batch if last.finished else last.batch + 1
-        before = self._store.open(batch_id, self._settings(), last.job, finish=True)
-        self._run(controls(spark, self.buckets), batch_id, before, last.job, began, finish=True)
+        before = self._store.open(batch_id, self._settings(self.queries), last.job, finish=True)
+        assert before is not None
+        # A query that no batch has seen has nothing to say.
+        queries = [q for q in self._queries_of(batch_id) if q.name in before.settings["queries"]]
+        if not queries:
+            raise StateError(f"no query of the state folder {self._store.uri!r} is left: there is nothing to finish")
+        states = self._store.buckets(before.batch)
+        detect = self._detect(before, states, len(states), queries, finish=True)
+        version = Version(batch_id, None, self._settings(queries), last.job, finished=True)
+        self._run(controls(spark, len(states)), detect, states, len(states), version, began)
 
     def explain(self) -> dict[str, Any]:
         """How the stream is split and how far it has come: key, buckets, last version, the stream's clock; and of the
@@ -139,6 +163,7 @@ class PatternSink(Split):
         return {
             "key": list(self.key),
             "buckets": self.buckets,
+            "in_use": len(self._store.buckets(done[-1])) if done else 0,
             "queries": {q.name: str(q.level) for q in self.queries},
             "state": self._store.uri,
             "batch": last.batch if last else None,
@@ -164,41 +189,58 @@ class PatternSink(Split):
                 sink.close()
             self._opened = None
 
-    def _run(
+    def _detect(
         self,
-        cells: DataFrame,
-        batch_id: int,
         before: Version | None,
-        job: str | None,
-        began: float,
+        states: Mapping[int, BucketState],
+        buckets: int,
+        queries: Sequence[Query],
         *,
         fresh: bytes = b"",
         step: int | None = None,
         finish: bool = False,
-    ) -> None:
-        """Steps 3 to 6: shuffle, detect, make the version valid, hand over to the sinks."""
-        states = self._store.buckets(before.batch) if before else {}
-        detect = spark_detect.Detect(
+    ) -> spark_detect.Detect:
+        """What runs where the buckets are, of which there are as many as in ``states``, or several of each."""
+        names = frozenset(query.name for query in queries)
+        of = {bucket: states[bucket * len(states) // buckets] for bucket in range(buckets)} if states else {}
+        parted = bool(states) and len(states) != buckets
+        return spark_detect.Detect(
             begin=self._store.attempts(),
-            residues={bucket: state.residue for bucket, state in states.items()},
+            residues={bucket: state.residues for bucket, state in of.items()},
             fresh=fresh,
-            clocks={bucket: state.clock for bucket, state in states.items()},
+            clocks={bucket: state.clock for bucket, state in of.items()},
+            clock=before.clock if before else None,
+            asked=names,
             stream=self.stream,
             arrival=self.arrival,
             step=step,
             finish=finish,
             key=self.key,
+            parted=buckets if parted else None,
+            anew=parted or bool(before and names != set(before.settings["queries"])),
+            memory=self._memory,
         )
-        found = self._to_partitions(cells).mapInArrow(detect, spark_detect.RESULT_SCHEMA)
+
+    def _run(
+        self,
+        cells: DataFrame,
+        detect: spark_detect.Detect,
+        states: Mapping[int, BucketState],
+        buckets: int,
+        version: Version,
+        began: float,
+    ) -> None:
+        """Steps 3 to 6: shuffle, detect, make the version valid, hand over to the sinks."""
+        batch_id = version.batch
+        found = self._to_partitions(cells, buckets).mapInArrow(detect, spark_detect.RESULT_SCHEMA)
         result = spark_detect.gather(found.toArrow(), states)
-        missing = set(range(self.buckets)) - set(result.buckets)
+        missing = set(range(buckets)) - set(result.buckets)
         if missing:
             raise StateError(f"batch {batch_id}: no result for buckets {sorted(missing)}; the batch has to run again")
-        clocks = [before.clock if before else None, result.clock]
-        clock = max((c for c in clocks if c is not None), default=None)
-        self._store.write(Version(batch_id, clock, self._settings(), job, finish), result.buckets, result.files)
-        changes = self._in_order(result.changes)
-        name = job or self._store.uri
+        clock = max((c for c in (detect.clock, result.clock) if c is not None), default=None)
+        self._store.write(replace(version, clock=clock), result.buckets, result.files)
+        changes = self._in_order(result.changes, buckets)
+        name = version.job or self._store.uri
         for sink in self.sinks:
             if self._opened != name:
                 sink.open(name)
@@ -210,9 +252,20 @@ class PatternSink(Split):
         for show in self._shows:
             show(progress)
 
-    def _fresh(self, schema: pa.Schema) -> bytes:
-        """The residue that a bucket begins with."""
-        runtime = Runtime.resume(Runtime(self.stream, self.queries).snapshot(), MemoryShelf())
+    def _queries_of(self, batch_id: int) -> Sequence[Query]:
+        """The queries that a batch is run with: a batch that ran before has the ones that it had, since sinks may have
+        it already, and what was changed counts from the next one on."""
+        if batch_id not in self._store.batches():
+            return self.queries
+        texts = self._store.read(batch_id).settings["queries"]
+        own = {query.name: query for query in self.queries}
+        return [own.get(name) or Query(text, name=name) for name, text in texts.items()]
+
+    def _fresh(self, schema: pa.Schema, queries: Sequence[Query]) -> bytes:
+        """The residue that these queries begin with in each bucket; empty where there are none."""
+        if not queries:
+            return b""
+        runtime = Runtime.resume(Runtime(self.stream, queries).snapshot(), MemoryShelf())
         runtime.process(schema.empty_table())
         return runtime.residue()[0]
 
@@ -227,10 +280,10 @@ class PatternSink(Split):
                 "new state folder too"
             )
 
-    def _in_order(self, changes: pa.Table) -> pa.Table:
+    def _in_order(self, changes: pa.Table, buckets: int) -> pa.Table:
         """Changes with those of each K-slack query in order of completion, as within a bucket."""
         ordered = [q.plan for q in self.queries if isinstance(q.level, KSlack)]
-        if self.buckets == 1 or not ordered or not changes.num_rows:
+        if buckets == 1 or not ordered or not changes.num_rows:
             return changes
         names = np.asarray(changes["query"].to_numpy())
         order = np.arange(changes.num_rows)
@@ -242,22 +295,15 @@ class PatternSink(Split):
             order[of] = of[np.argsort(done[of], kind="stable")]
         return changes.take(order)
 
-    def _settings(self) -> dict[str, Any]:
-        """What the state depends on, in values that JSON gives back equal."""
-        stream = {name: _plain(getattr(self.stream, name)) for name in self.stream.__dataclass_fields__}
-        return {
-            "queries": {q.name: q.text for q in self.queries},
-            "stream": stream,
-            "buckets": self.buckets,
-            "key": list(self.key),
-        }
 
+def _cores(spark: SparkSession) -> int:
+    """How many tasks run at once."""
+    from pyspark.sql import functions as F
 
-def _plain(value: Any) -> Any:
-    """An option of a stream in values that JSON gives back equal."""
-    if isinstance(value, tuple):
-        return [_plain(v) for v in value]
-    return value if value is None or isinstance(value, (str, int)) else str(value)
+    if not _connected(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    # Connect does not tell, but splits a range into so many parts.
+    return int(spark.range(1 << 12).select(F.spark_partition_id()).distinct().count())
 
 
 def _connected(spark: SparkSession) -> bool:

@@ -24,8 +24,8 @@ from latecomer.consistency.clock import BEGINNING
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-#: Columns that travel with the user's rows; a user's column may not have such a name.
-BUCKET, CLOCK = "__latecomer_bucket", "__latecomer_clock"
+#: A column that travels with the user's rows; a user's column may not have such a name.
+CLOCK = "__latecomer_clock"
 
 #: Cells, as Spark sees them. A cell without rows only tells the clock, or nothing.
 CELL_SCHEMA = "bucket int, part int, seq int, clock long, rows binary"

@@ -1,6 +1,6 @@
 """Detect: the function that runs where the buckets are, after the shuffle.
 
-It puts a bucket's rows in order, reads the bucket's residue, gives rows and clocks to the engine, which reads of the
+It puts a bucket's rows in order, reads the bucket's residues, gives rows and clocks to the engine, which reads of the
 rest what it needs, and writes what has changed. Pages of a bucket in which much has changed go into a file of their
 own, the residues of all buckets of a task into one. What it tells the driver fits any queries: Arrow streams in binary
 cells.
@@ -13,14 +13,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.connectors.spark_cells import CLOCK, NO_CLOCK, Ints, pack, unpack, unpack_cells
-from latecomer.connectors.spark_progress import Meter, idle
+from latecomer.connectors.spark_cells import CLOCK, NO_CLOCK, Bools, Ints, pack, unpack, unpack_cells
+from latecomer.connectors.spark_keys import buckets_of
+from latecomer.connectors.spark_progress import Meter, idle, together
 from latecomer.connectors.versions import BucketState
 from latecomer.runtime import Output, Runtime
 from latecomer.storage.attempts import Attempt
@@ -73,10 +76,15 @@ class Buckets:
         """What one bucket gives back, in rows of ``RESULT_SCHEMA``."""
         raise NotImplementedError
 
+    @property
+    def one_clock(self) -> bool:
+        """Whether the stream's clock is the same for all. Where sources have clocks of their own there is one bucket,
+        which sees them all."""
+        return self.stream.clock == "stream" and self.stream.quorum == 1
+
     def _outputs(self, runtime: Runtime, rows: pa.Table | None, clock: int | None) -> Iterator[Output]:
         """What the engine says, piece by piece, so that a batch with very many matches fits memory."""
-        # Where sources have clocks of their own there is one bucket, which sees them all.
-        one_clock = self.stream.clock == "stream" and self.stream.quorum == 1
+        one_clock = self.one_clock
         if rows is not None:
             clocks = rows[CLOCK].to_numpy() if one_clock else None
             yield from runtime.stream_pieces(rows.drop_columns([CLOCK]), clocks=clocks, cuts=self._cuts(rows))
@@ -99,70 +107,129 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """What a bucket that ran leaves: its residue, one slot of each file with pages of it, its clock, and its load."""
+    """What a bucket that ran leaves: its residues, one slot of each file with pages of it, its clock, and its load."""
 
     number: int
-    residue: bytes
-    pages: tuple[Slot, ...]
+    residues: list[bytes]
+    pages: dict[str, Slot]
     clock: int | None
     load: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Detect(Buckets):
-    """Buckets whose states are in a state folder; ``fresh`` is a residue, too.
+    """Buckets whose states are in a state folder; ``fresh`` is a residue, too, of the queries that begin now (empty:
+    none does).
 
     Attributes:
         begin: makes the shelf of one attempt.
-        residues: bucket -> the residue to go on from.
+        residues: bucket -> the residues to go on from: one for each set of queries that began together.
         clocks: bucket -> the clock that it knows of.
+        clock: the stream's clock as of the end of the previous batch.
+        asked: the names of all queries; what else a residue has is dropped.
         key: the attributes that decide the bucket.
+        parted: into how many buckets the stream is split from now on, where residues are those of larger ones.
+        anew: whether every bucket has to run, since something of this has changed.
+        memory: bytes of state that a task may have in memory; None: as much as its events ask for.
     """
 
     begin: Callable[[], Attempt]
-    residues: Mapping[int, Slot]
+    residues: Mapping[int, tuple[Slot, ...]]
     clocks: Mapping[int, int | None]
+    clock: int | None
+    asked: frozenset[str]
     key: tuple[str, ...] = ()
+    parted: int | None = None
+    anew: bool = False
+    memory: int | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         shelf = self.begin()
         ran: list[_Ran] = []
         for number, cells in self._by_bucket(batches):
             yield from self._on(shelf, number, cells, ran)
-        places = shelf.put([bucket.residue for bucket in ran])
+        places = iter(shelf.put([residue for bucket in ran for residue in bucket.residues]))
         shelf.secure()
-        for bucket, place in zip(ran, places, strict=True):
-            sizes = {name: shelf.sizes[name] for name, _, _ in (place, *bucket.pages) if name in shelf.sizes}
-            report = {"residue": place, "pages": bucket.pages, "sizes": sizes, "clock": bucket.clock}
-            yield _result(bucket.number, 0, "state", json.dumps(report | {"load": bucket.load}).encode())
+        for bucket in ran:
+            residues = list(islice(places, len(bucket.residues)))
+            pages = list(bucket.pages.values())
+            sizes = {name: shelf.sizes[name] for name, _, _ in (*residues, *pages) if name in shelf.sizes}
+            report = {"residues": residues, "pages": pages, "sizes": sizes, "clock": bucket.clock, "load": bucket.load}
+            yield _result(bucket.number, 0, "state", json.dumps(report).encode())
 
     def _on(self, shelf: Attempt, number: int, cells: pa.Table, ran: list[_Ran]) -> Iterator[pa.RecordBatch]:
         rows, clock = unpack_cells(cells, self.arrival)
-        place = self.residues.get(number)
         # The first bucket runs in any case: what it gives tells the columns.
-        if place is not None and rows is None and clock in (None, self.clocks[number]) and number and not self.finish:
+        runs = self.anew or self.finish or not number or number not in self.residues or rows is not None
+        if not runs and clock in (None, self.clocks[number]):
             yield _result(number, 0, "idle", b"")
             return
+        residues: list[bytes] = []
+        pages: dict[str, Slot] = {}
+        loads: list[dict[str, Any]] = []
+        reached: int | None = None
+        heard: set[str] = set()
+        for runtime in self._runtimes(number, shelf):
+            meter = Meter(runtime)
+            changes, late = (Parcel(number, kind, len(residues)) for kind in ("changes", "late"))
+            for output in self._outputs(runtime, rows, clock):
+                yield from changes.add(output.changes)
+                yield from late.add(unheard(output.late, heard))
+            yield from changes.rest()
+            yield from late.rest()
+            residue, slots = runtime.residue()
+            loads.append(meter.report(rows, self.key, len(residue) + sum(length for _, _, length in slots)))
+            residues.append(residue)
+            pages |= {slot[0]: slot for slot in slots}
+            reached = runtime.clock
+        ran.append(_Ran(number, residues, pages, reached, together(loads)))
+
+    def _runtimes(self, number: int, shelf: Attempt) -> Iterator[Runtime]:
+        """One after the other, the runtimes that a bucket's state consists of; at least one."""
+        for slot in self.residues.get(number, ()):
+            runtime = self._resumed(shelf.get(slot), shelf)
+            gone = {query.name for query in runtime.queries} - self.asked
+            if len(gone) == len(runtime.queries):
+                continue
+            runtime.drop(gone)
+            if self.parted is not None:
+                runtime.narrow(self.key, partial(_in_bucket, number, self.parted))
+            yield runtime
+        if self.fresh:
+            runtime = self._resumed(self.fresh, shelf)
+            if self.clock is not None and self.one_clock:
+                runtime.observe(self.clock)
+            yield runtime
+
+    def _resumed(self, residue: bytes, shelf: Attempt) -> Runtime:
         # Nothing waits for its page: a batch is the time to read it once, for all that needs it.
-        runtime = Runtime.resume(self.fresh if place is None else shelf.get(place), shelf, batch=0)
-        meter = Meter(runtime)
-        changes, late = Parcel(number, "changes"), Parcel(number, "late")
-        for output in self._outputs(runtime, rows, clock):
-            yield from changes.add(output.changes)
-            yield from late.add(output.late)
-        yield from changes.rest()
-        yield from late.rest()
-        residue, slots = runtime.residue()
-        load = meter.report(rows, self.key, len(residue) + sum(length for _, _, length in slots))
-        pages = tuple({slot[0]: slot for slot in slots}.values())
-        ran.append(_Ran(number, residue, pages, runtime.clock, load))
+        return Runtime.resume(residue, shelf, memory=self.memory, batch=0)
+
+
+def _in_bucket(number: int, buckets: int, columns: list[pa.Array]) -> Bools:
+    """Which keys are those of a bucket."""
+    chosen: Bools = buckets_of(columns, buckets) == number
+    return chosen
+
+
+def unheard(late: pa.Table, heard: set[str]) -> pa.Table:
+    """The late rows without those that another runtime of the bucket has told, since they are no query's; their ids
+    are added to ``heard``."""
+    if not late.num_rows or not late["query"].null_count:
+        return late
+    common = pc.is_null(late["query"])
+    ids = late["late_id"].filter(common).to_pylist()
+    known = pc.is_in(late["late_id"], pa.array(list(heard), pa.string()))
+    heard.update(ids)
+    return late.filter(pc.invert(pc.and_(common, known)))
 
 
 class Parcel:
-    """Collects one kind of output rows into cells of a fair size; there is at least one, which tells the columns."""
+    """Collects one kind of output rows into cells of a fair size; there is at least one, which tells the columns.
+    ``number``: which of the bucket's runtimes they are of."""
 
-    def __init__(self, bucket: int, kind: str) -> None:
-        self._bucket, self._kind = bucket, kind
+    def __init__(self, bucket: int, kind: str, number: int = 0) -> None:
+        self._bucket, self._kind, self._first = bucket, kind, number << 20
         self._held: list[pa.Table] = []
         self._rows = 0
         self._sent = 0
@@ -177,7 +244,8 @@ class Parcel:
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         if self._rows or not self._sent:
-            yield _result(self._bucket, self._sent, self._kind, pack(pa.concat_tables(self._held)))
+            data = pack(pa.concat_tables(self._held))
+            yield _result(self._bucket, self._first + self._sent, self._kind, data)
             self._sent += 1
         self._held, self._rows = [], 0
 
@@ -209,11 +277,13 @@ def gather(table: pa.Table, before: Mapping[int, BucketState]) -> Result:
         elif kind.as_py() == "state":
             report = json.loads(data.as_py())
             pages = tuple(tuple(slot) for slot in report["pages"])
-            buckets[bucket] = BucketState(tuple(report["residue"]), pages, report["clock"], report["load"])
+            residues = tuple(tuple(slot) for slot in report["residues"])
+            buckets[bucket] = BucketState(residues, pages, report["clock"], report["load"])
             files |= report["sizes"]
         else:
             parts[kind.as_py()].append(unpack(data.as_buffer()))
-    changes, late = (pa.concat_tables(parts[kind]) for kind in ("changes", "late"))
+    # Queries that began at different times may tell different columns.
+    changes, late = (pa.concat_tables(parts[kind], promote_options="permissive") for kind in ("changes", "late"))
     clock = max((state.clock for state in buckets.values() if state.clock is not None), default=None)
     return Result(changes, late, buckets, files, clock)
 

@@ -9,30 +9,39 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from latecomer.errors import ConfigError
 from latecomer.query.query import Query
+from latecomer.storage.hashing import combine, hash_column
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import StructType
+Ints = npt.NDArray[np.int64]
 
-#: Buckets when nothing else is said. Every bucket runs in every micro-batch and costs about 7 ms of processor time
-#: there, whatever is in it: 32 are 0.2 s, and 256 would be 1.8 s. They keep up to 32 cores busy.
-DEFAULT_BUCKETS = 32
+#: Buckets in use per core, so that uneven ones even out, and at the least. Each costs some 7 ms of processor time in
+#: every micro-batch, whatever is in it.
+_PER_CORE, _LEAST = 4, 8
+
+_HALF = np.uint64(32)
+
+#: More buckets than anyone has cores for.
+MOST = 1 << 16
 
 
 def choose(
-    queries: Sequence[Query], buckets: int | None, key: Sequence[str] | str | None
+    queries: Sequence[Query], buckets: int | None, key: Sequence[str] | str | None, default: int
 ) -> tuple[int, tuple[str, ...]]:
     """The number of buckets and the attributes that decide the bucket.
 
-    ``key`` None means all attributes that the queries have in common. Raises ConfigError for a key that would tear
-    matches apart, and for several buckets without a common key; warns when one bucket is all that is possible.
+    ``buckets`` None means ``default``, and ``key`` None all attributes that the queries have in common. Raises
+    ConfigError for a key that would tear matches apart, and for several buckets without a common key; warns when one
+    bucket is all that is possible.
     """
-    if buckets is not None and (not isinstance(buckets, int) or isinstance(buckets, bool) or buckets < 1):
-        raise ConfigError(f"buckets={buckets!r}: give a whole number of at least 1")
+    if buckets is not None and (not isinstance(buckets, int) or isinstance(buckets, bool) or not 1 <= buckets <= MOST):
+        raise ConfigError(f"buckets={buckets!r}: give a whole number of at least 1 and at most {MOST}")
     common = tuple(a for a in queries[0].plan.key if all(a in q.plan.key for q in queries))
     if key is not None:
         chosen = (key,) if isinstance(key, str) else tuple(key)
@@ -46,7 +55,7 @@ def choose(
                 )
         common = chosen
     if common:
-        return buckets or DEFAULT_BUCKETS, common
+        return buckets or default, common
     shown = "; ".join(f"{q.name} [{', '.join(q.plan.key)}]" for q in queries)
     if buckets is not None and buckets > 1:
         raise ConfigError(
@@ -62,23 +71,31 @@ def choose(
     return 1, ()
 
 
-def bucket_column(key: Sequence[str], buckets: int, schema: StructType) -> Column:
-    """The bucket of a row, as a Spark column: xxhash64 over the key. A row with a null there joins nothing anyway."""
-    from pyspark.sql import functions as F
-    from pyspark.sql import types as T
+def buckets_of(columns: Sequence[pa.Array], buckets: int) -> Ints:
+    """The bucket of each row, of arrays with the values of its key: the stream's keys by hash, in equal parts.
 
-    if buckets == 1:
-        return F.lit(0)
-    parts = []
-    for name in key:
-        column, kind = F.col(f"`{name}`"), schema[name].dataType
-        if isinstance(kind, (T.FloatType, T.DoubleType)):
-            column = column.cast("double") + F.lit(0.0)  # -0.0 equals 0.0, and must meet it
-        elif isinstance(kind, T.TimestampType):
-            column = F.unix_micros(column)  # as text it would depend on the session's time zone
-        elif isinstance(kind, T.IntegralType):
-            column = column.cast("long")  # a column that is widened one day keeps its buckets
-        else:
-            column = column.cast("string")
-        parts.append(column)
-    return F.pmod(F.xxhash64(*parts), F.lit(buckets)).cast("int")
+    Each of ``n`` buckets is made of ``k`` whole ones of ``n * k``. A row with a null there joins nothing anyway.
+
+    >>> half, quarter = (buckets_of([pa.array(["a", "b", None])], n) for n in (2, 4))
+    >>> (quarter // 2 == half).all()
+    np.True_
+    """
+    if buckets == 1 or not columns:
+        return np.zeros(len(columns[0]) if columns else 0, np.int64)
+    hashes = reduce(combine, map(hash_column, columns))
+    return ((hashes >> _HALF) * np.uint64(buckets) >> _HALF).view(np.int64)
+
+
+def in_use(limit: int, before: int, cores: int) -> int:
+    """How many buckets a job uses that may use up to ``limit``, used ``before`` (0: is new) and has so many cores.
+
+    They only ever double, since a bucket's state can be parted and not joined.
+
+    >>> in_use(256, 0, 2), in_use(256, 8, 16), in_use(256, 64, 2), in_use(5, 0, 2)
+    (8, 64, 64, 5)
+    """
+    wanted = max(_LEAST, _PER_CORE * cores)
+    number = before or min(limit, _LEAST)
+    while number < wanted and 2 * number <= limit:
+        number *= 2
+    return number

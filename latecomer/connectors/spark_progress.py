@@ -67,6 +67,18 @@ class Meter:
         }
 
 
+def together(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The reports of a bucket's runtimes, which share its rows, as one."""
+    first, *others = reports
+    total = dict(first)
+    for report in others:
+        for name in ("seconds", "bytes", "events"):
+            total[name] += report[name]
+        for name in ("late", "inserted", "deleted", "held", "lag"):
+            total[name] = {**total[name], **report[name]}
+    return total
+
+
 def idle(report: Mapping[str, Any]) -> dict[str, Any]:
     """What a bucket did that was not looked at, after the batch in which it made this report."""
     nothing = {"rows": 0, "seconds": 0.0, "late": {}, "inserted": {}, "deleted": {}, "key": None}

@@ -7,7 +7,7 @@ makes the cells that go through the shuffle.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -36,6 +36,7 @@ class Split:
         key: Sequence[str] | str | None,
         arrival: str | None,
         step: DurationLike | None,
+        default: int,
     ) -> None:
         _need_spark()
         name = type(self).__name__
@@ -55,7 +56,7 @@ class Split:
                 f"{name} needs Stream(id=…): events numbered by arrival would have other ids after a replay. "
                 "Name a column that identifies an event; with Kafka, concat(topic, partition, offset) does"
             )
-        self.buckets, self.key = spark_keys.choose(self.queries, buckets, key)
+        self.buckets, self.key = spark_keys.choose(self.queries, buckets, key, default)
         if self.buckets > 1:
             _check_parts(stream)
         if step is not None and arrival is None:
@@ -64,18 +65,17 @@ class Split:
         self.step = None if step is None else Duration.of(step)
         if self.step is not None and self.step.amount == 0:
             raise ConfigError(f"step={step!r}: a length of time above 0 is needed, like '15 minutes'")
-        self._checked: tuple[StructType, pa.Schema, bytes] | None = None
+        self._checked: tuple[StructType, pa.Schema] | None = None
         self._numbers: dict[int, tuple[int, ...]] = {}
         Runtime(stream, self.queries)  # refuses what the engine would refuse, before the stream starts
 
-    def _cells(self, rows: DataFrame, clock: int | None) -> DataFrame:
+    def _cells(self, rows: DataFrame, clock: int | None, buckets: int) -> DataFrame:
         """The rows as cells, each with its bucket; ``clock`` is the stream's before them."""
-        tag = Tag(buckets=self.buckets, stream=self.stream, arrival=self.arrival, clock=clock)
-        bucket = spark_keys.bucket_column(self.key, self.buckets, rows.schema)
-        return rows.withColumn(spark_cells.BUCKET, bucket).mapInArrow(tag, spark_cells.CELL_SCHEMA)
+        tag = Tag(buckets=buckets, key=self.key, stream=self.stream, arrival=self.arrival, clock=clock)
+        return rows.mapInArrow(tag, spark_cells.CELL_SCHEMA)
 
-    def _check(self, batch: DataFrame) -> tuple[pa.Schema, bytes]:
-        """The batch's schema in Arrow, and the state to begin with; SchemaError when columns are missing or wrong."""
+    def _check(self, batch: DataFrame) -> pa.Schema:
+        """The batch's schema in Arrow; SchemaError when columns are missing or wrong."""
         if self._checked is None or self._checked[0] != batch.schema:
             schema: pa.Schema = batch.limit(0).toArrow().schema
             wanted = [(name, "to split the stream by") for name in self.key]
@@ -84,13 +84,11 @@ class Split:
             for name, purpose in wanted:
                 if name not in schema.names:
                     raise SchemaError(f"there is no column {name!r} {purpose}; columns: {schema.names}")
-            for name in (spark_cells.BUCKET, spark_cells.CLOCK):
-                if name in schema.names:
-                    raise SchemaError(f"the column name {name!r} is used by PatternSink itself: rename the column")
-            runtime = Runtime(self.stream, self.queries)
-            runtime.process(schema.empty_table())
-            self._checked = batch.schema, schema, runtime.snapshot()
-        return self._checked[1:]
+            if spark_cells.CLOCK in schema.names:
+                raise SchemaError(f"the column name {spark_cells.CLOCK!r} is taken: rename the column")
+            Runtime(self.stream, self.queries).process(schema.empty_table())
+            self._checked = batch.schema, schema
+        return self._checked[1]
 
     def _step_units(self, schema: pa.Schema) -> int | None:
         """The step in the arrival column's own units."""
@@ -110,7 +108,17 @@ class Split:
             raise ConfigError(f"step={self.step} is less than one unit of column {self.arrival!r}: give a longer one")
         return units
 
-    def _to_partitions(self, cells: DataFrame) -> DataFrame:
+    def _settings(self, queries: Sequence[Query]) -> dict[str, Any]:
+        """What the state depends on, in values that JSON gives back equal."""
+        stream = {name: _plain(getattr(self.stream, name)) for name in self.stream.__dataclass_fields__}
+        return {
+            "queries": {q.name: q.text for q in queries},
+            "stream": stream,
+            "buckets": self.buckets,
+            "key": list(self.key),
+        }
+
+    def _to_partitions(self, cells: DataFrame, buckets: int) -> DataFrame:
         """Shuffle so that bucket b is in partition ``b % partitions``.
 
         Spark partitions by hash, and hashes of the bucket numbers themselves would fall together by chance: of 8
@@ -119,12 +127,19 @@ class Split:
         from pyspark.sql import functions as F
 
         spark = cells.sparkSession
-        partitions = min(self.buckets, int(str(spark.conf.get("spark.sql.shuffle.partitions"))))
+        partitions = min(buckets, int(str(spark.conf.get("spark.sql.shuffle.partitions"))))
         if partitions not in self._numbers:
             self._numbers[partitions] = _numbers_of_partitions(spark, partitions)
         numbers = F.array(*(F.lit(number) for number in self._numbers[partitions]))
         chosen = F.element_at(numbers, F.col("bucket") % partitions + 1)
         return cells.repartition(partitions, chosen)
+
+
+def _plain(value: Any) -> Any:
+    """An option of a stream in values that JSON gives back equal."""
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
 def _check_parts(stream: Stream) -> None:

@@ -11,23 +11,28 @@ has no whole numbers with nulls.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from latecomer.connectors.spark_cells import pack, unpack, unpack_cells
-from latecomer.connectors.spark_detect import RESULT_SCHEMA, Buckets, Parcel
+from latecomer.connectors.spark_detect import RESULT_SCHEMA, Buckets, Parcel, unheard
 from latecomer.connectors.spark_split import Split
+from latecomer.connectors.versions import check_settings
 from latecomer.errors import ConfigError
 from latecomer.query.query import Query
-from latecomer.runtime import Output, Runtime
+from latecomer.runtime import Runtime
+from latecomer.storage import packing
 from latecomer.stream import Stream
 from latecomer.units import UNITS, Duration, DurationLike
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+#: Buckets when nothing else is said: each is a group of Spark's, and costs some 10 ms in every micro-batch.
+_BUCKETS = 32
 
 #: Bytes of one value in Spark's state store.
 _PIECE = 1 << 20
@@ -56,7 +61,8 @@ def detect(
 
     A streaming result has output mode ``append`` and needs Spark's RocksDB state store. With an ``idle_timeout`` in the
     stream a timer per bucket wakes it, so that sources that fell silent hold nothing back. The checkpoint belongs to
-    the number of buckets, the key and the queries: after a change begin a new one.
+    the stream's mapping, the number of buckets and the key, and the query fails with a sentence where one of them has
+    changed, or the text of a query. Queries may be added (they begin with the events from then on) and removed.
 
     Raises ConfigError for options that make no sense, and SchemaError for missing columns, before anything runs.
 
@@ -67,7 +73,7 @@ def detect(
     """
     if output not in ("changes", "late"):
         raise ConfigError(f"output={output!r}: allowed are 'changes' or 'late'")
-    asked = _Asked(stream, queries, buckets=buckets, key=key, arrival=arrival, step=step)
+    asked = _Asked(stream, queries, buckets=buckets, key=key, arrival=arrival, step=step, default=_BUCKETS)
     return asked.streaming(rows, output) if rows.isStreaming else asked.static(rows, output)
 
 
@@ -76,7 +82,8 @@ class _Asked(Split):
 
     def static(self, rows: DataFrame, kind: str) -> DataFrame:
         engine, schema = self._engine(rows, kind, finish=True)
-        found = self._to_partitions(self._cells(rows, None)).mapInArrow(engine, RESULT_SCHEMA)
+        cells = self._to_partitions(self._cells(rows, None, self.buckets), self.buckets)
+        found = cells.mapInArrow(engine, RESULT_SCHEMA)
         return _typed(found.select("data"), schema)
 
     def streaming(self, rows: DataFrame, kind: str) -> DataFrame:
@@ -89,7 +96,7 @@ class _Asked(Split):
         engine, schema = self._engine(rows, kind, finish=False)
         timed = self.stream.idle_timeout is not None
         found = (
-            self._cells(rows, None)
+            self._cells(rows, None, self.buckets)
             .mapInArrow(_wrapped, "bucket int, cell binary")
             .groupBy("bucket")
             .transformWithStateInPandas(
@@ -102,10 +109,13 @@ class _Asked(Split):
         return _typed(found, schema)
 
     def _engine(self, rows: DataFrame, kind: str, *, finish: bool) -> tuple[OneBucket, pa.Schema]:
-        schema, fresh = self._check(rows.sparkSession.createDataFrame([], rows.schema))
-        output = Runtime.restore(fresh).process(schema.empty_table())
+        schema = self._check(rows.sparkSession.createDataFrame([], rows.schema))
+        runtime = Runtime(self.stream, self.queries)
+        output = runtime.process(schema.empty_table())
         engine = OneBucket(
-            fresh=fresh,
+            fresh=runtime.snapshot(),
+            settings=self._settings(self.queries),
+            schema=schema,
             stream=self.stream,
             arrival=self.arrival,
             step=self._step_units(schema),
@@ -117,12 +127,17 @@ class _Asked(Split):
 
 @dataclass(frozen=True, slots=True)
 class OneBucket(Buckets):
-    """Runs the engine over the cells of a bucket, with the state at hand instead of in a folder.
+    """Runs the engine over the cells of a bucket, with the state at hand instead of in a folder; ``fresh`` is a
+    snapshot.
 
     Attributes:
+        settings: what the state depends on; it is kept in the state, and compared.
+        schema: the columns of the stream.
         kind: which output counts, ``changes`` or ``late``.
     """
 
+    settings: Mapping[str, Any]
+    schema: pa.Schema
     kind: str = "changes"
 
     def _bucket(self, bucket: int, cells: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -134,17 +149,48 @@ class OneBucket(Buckets):
 
     def go_on(self, state: bytes | None, cells: pa.Table | None, now: int | None) -> tuple[list[bytes], bytes, bool]:
         """What the bucket says to more ``cells`` (None: only time passes), packed; its new state; and whether anything
-        waits for time to pass. ``now``: the time of day in milliseconds, where silent sources matter."""
-        runtime = Runtime.restore(self.fresh if state is None else state)
-        outputs: list[Output] = []
-        if cells is not None:
-            rows, clock = unpack_cells(cells, self.arrival)
-            outputs += self._outputs(runtime, rows, clock)
-        if now is not None:
-            outputs.append(runtime.advance(now * 1_000_000 // UNITS[runtime.explain()["unit"]]))
-        tables = [table for output in outputs if (table := getattr(output, self.kind)).num_rows]
-        waits = any(facts["held"] or facts["buffered"] for facts in runtime.explain()["queries"].values())
-        return [pack(table.combine_chunks()) for table in tables], runtime.snapshot(), waits
+        waits for time to pass. ``now``: the time of day in milliseconds, where silent sources matter.
+
+        Raises StateError for a state that was made with other settings; queries may be added and removed.
+        """
+        tables: list[pa.Table] = []
+        snapshots: list[bytes] = []
+        waits = False
+        heard: set[str] = set()
+        rows, clock = (None, None) if cells is None else unpack_cells(cells, self.arrival)
+        for runtime in self._runtimes(state):
+            outputs = [] if cells is None else list(self._outputs(runtime, rows, clock))
+            if now is not None:
+                outputs.append(runtime.advance(now * 1_000_000 // UNITS[runtime.explain()["unit"]]))
+            tables += [o.changes if self.kind == "changes" else unheard(o.late, heard) for o in outputs]
+            waits |= any(facts["held"] or facts["buffered"] for facts in runtime.explain()["queries"].values())
+            snapshots.append(runtime.snapshot())
+        said = [pack(table.combine_chunks()) for table in tables if table.num_rows]
+        return said, packing.pack({"settings": self.settings, "runtimes": snapshots}), waits
+
+    def _runtimes(self, state: bytes | None) -> Iterator[Runtime]:
+        """The runtimes that the state consists of: one for each set of queries that began together."""
+        if state is None:
+            yield Runtime.restore(self.fresh)
+            return
+        saved = packing.unpack(state)
+        check_settings(saved["settings"], self.settings, "the state in this checkpoint")
+        texts = self.settings["queries"]
+        reached: int | None = None
+        for snapshot in saved["runtimes"]:
+            runtime = Runtime.restore(snapshot)
+            reached = runtime.clock
+            gone = {query.name for query in runtime.queries} - texts.keys()
+            if len(gone) < len(runtime.queries):
+                runtime.drop(gone)
+                yield runtime
+        added = [Query(text, name=name) for name, text in texts.items() if name not in saved["settings"]["queries"]]
+        if added:
+            runtime = Runtime(self.stream, added)
+            runtime.process(self.schema.empty_table())
+            if reached is not None and self.one_clock:
+                runtime.observe(reached)
+            yield runtime
 
 
 def _wrapped(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -211,6 +257,9 @@ def _typed(found: DataFrame, schema: pa.Schema) -> DataFrame:
         for batch in batches:
             for data in batch["data"]:
                 table = unpack(data.as_buffer())
-                yield from pa.table([table[f.name].cast(f.type) for f in wanted], names=wanted.names).to_batches()
+                # Queries that began at different times tell different columns.
+                there = {f.name: table[f.name].cast(f.type) for f in wanted if f.name in table.column_names}
+                arrays = [there[f.name] if f.name in there else pa.nulls(len(table), f.type) for f in wanted]
+                yield from pa.table(arrays, names=wanted.names).to_batches()
 
     return found.mapInArrow(rows, columns)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from latecomer.connectors.spark_cells import BUCKET, CLOCK, NO_CLOCK, Bools, Ints, by_arrival, make_cells, pack
+from latecomer.connectors.spark_cells import CLOCK, NO_CLOCK, Bools, Ints, by_arrival, make_cells, pack
+from latecomer.connectors.spark_keys import buckets_of
 from latecomer.runtime.batches import OTHER, PUNCTUATION, Intake, fix_schema, to_arrow
 from latecomer.stream import Stream
 
@@ -29,12 +30,14 @@ class Tag:
 
     Attributes:
         buckets: how many there are.
+        key: the attributes that decide the bucket.
         stream: the meaning of the columns.
         arrival: the column that orders rows, if any.
         clock: the stream's clock as of the end of the previous batch.
     """
 
     buckets: int
+    key: tuple[str, ...]
     stream: Stream
     arrival: str | None
     clock: int | None
@@ -47,10 +50,10 @@ class Tag:
         clock = NO_CLOCK if self.clock is None else self.clock
         seq = 0
         for table in self._packs(batches):
-            table, times, proof = self._announced(table, *self._read(table))
+            table, times, proof, bucket = self._announced(table, *self._read(table))
             clocks = np.maximum(np.maximum.accumulate(times), clock)
             clock = int(clocks[-1])
-            yield self._cells(table, clocks, proof, part, seq)
+            yield self._cells(table, clocks, proof, bucket, part, seq)
             seq += 1
         yield make_cells(range(self.buckets), part, seq, clock, None)
 
@@ -69,13 +72,19 @@ class Tag:
             table = pa.Table.from_batches(held)
             yield table if self.arrival is None else by_arrival(table, self.arrival)
 
-    def _read(self, table: pa.Table) -> tuple[Ints, Bools]:
-        """Event times (``NO_CLOCK`` for what is no event), and which rows are punctuation."""
-        rows, wrong = to_arrow(table.drop_columns([BUCKET]), None)
+    def _read(self, table: pa.Table) -> tuple[Ints, Bools, Ints]:
+        """Event times (``NO_CLOCK`` for what is no event), which rows are punctuation, and the bucket of each row, by
+        its key as the engine reads it."""
+        rows, wrong = to_arrow(table, None)
         batch = Intake(self.stream, (), fix_schema(self.stream, rows.schema, (), by_row=False)).read(rows, wrong)
-        return np.where(batch.types == OTHER, batch.ts, NO_CLOCK), batch.types == PUNCTUATION
+        bucket = np.zeros(len(batch), np.int64)
+        if self.buckets > 1:
+            bucket = buckets_of([batch.columns[name] for name in self.key], self.buckets)
+        return np.where(batch.types == OTHER, batch.ts, NO_CLOCK), batch.types == PUNCTUATION, bucket
 
-    def _announced(self, table: pa.Table, times: Ints, proof: Bools) -> tuple[pa.Table, Ints, Bools]:
+    def _announced(
+        self, table: pa.Table, times: Ints, proof: Bools, bucket: Ints
+    ) -> tuple[pa.Table, Ints, Bools, Ints]:
         """With a row to all buckets before the first event of each source.
 
         What all sources have promised depends on which sources there are, and a bucket sees the events of some
@@ -84,7 +93,7 @@ class Tag:
         """
         stream = self.stream
         if stream.source is None or stream.punctuation is None or stream.sources is not None or self.buckets == 1:
-            return table, times, proof
+            return table, times, proof, bucket
         events = np.flatnonzero(times != NO_CLOCK)
         sources = table[stream.source].combine_chunks().take(pa.array(events)).dictionary_encode()
         codes, places = np.unique(np.asarray(sources.indices.fill_null(-1).to_numpy()), return_index=True)
@@ -99,11 +108,12 @@ class Tag:
         order = np.argsort(np.concatenate((np.arange(len(times)) * 2 + 1, first * 2)), kind="stable")
         both = pa.concat_tables([table, rows]).take(pa.array(order))
         nothing = np.full(len(first), NO_CLOCK)
-        return both, np.concatenate((times, nothing))[order], np.concatenate((proof, nothing == NO_CLOCK))[order]
+        pairs = (times, nothing), (proof, nothing == NO_CLOCK), (bucket, bucket[first])
+        more_times, more_proof, more_buckets = (np.concatenate(pair)[order] for pair in pairs)
+        return both, more_times, more_proof, more_buckets
 
-    def _cells(self, table: pa.Table, clocks: Ints, proof: Bools, part: int, seq: int) -> pa.RecordBatch:
-        bucket = np.asarray(table[BUCKET].to_numpy())
-        rows = table.drop_columns([BUCKET]).append_column(CLOCK, pa.array(clocks))
+    def _cells(self, table: pa.Table, clocks: Ints, proof: Bools, bucket: Ints, part: int, seq: int) -> pa.RecordBatch:
+        rows = table.append_column(CLOCK, pa.array(clocks))
         to_all = np.flatnonzero(proof)
         own = np.flatnonzero(~proof)
         own = own[np.argsort(bucket[own], kind="stable")]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -33,13 +33,13 @@ class BucketState:
     """The state of one bucket in a version.
 
     Attributes:
-        residue: where its own part is, which is read at once.
+        residues: where its own parts are, which are read at once: one for each set of queries that began together.
         pages: of each file that holds other parts of it, one slot.
         clock: the stream's clock as far as the bucket knows of it, in units.
         load: what the bucket reported when it last ran: see :class:`~latecomer.connectors.spark_progress.Meter`.
     """
 
-    residue: Slot
+    residues: tuple[Slot, ...]
     pages: tuple[Slot, ...] = ()
     clock: int | None = None
     load: Mapping[str, Any] = field(default_factory=dict)
@@ -71,9 +71,9 @@ class VersionStore:
     >>> store = VersionStore(tempfile.mkdtemp())
     >>> store.open(0, {"buckets": 1})
     >>> attempt = store.attempts()()
-    >>> states = {0: BucketState(attempt.put([b"state of bucket 0"])[0])}
+    >>> states = {0: BucketState(tuple(attempt.put([b"state of bucket 0"])))}
     >>> store.write(Version(batch=0, settings={"buckets": 1}), states, attempt.sizes)
-    >>> store.get(store.buckets(0)[0].residue)
+    >>> store.get(*store.buckets(0)[0].residues)
     b'state of bucket 0'
     """
 
@@ -114,8 +114,8 @@ class VersionStore:
         """The states of the buckets after ``batch``; raises StateError when they cannot be read."""
         rows = unpack(self._folder.residue(self._folder.read(batch)))
         return {
-            bucket: BucketState(_slot(residue), tuple(map(_slot, pages)), clock, load)
-            for bucket, residue, pages, clock, load in rows
+            bucket: BucketState(tuple(map(_slot, residues)), tuple(map(_slot, pages)), clock, load)
+            for bucket, residues, pages, clock, load in rows
         }
 
     def open(
@@ -128,6 +128,32 @@ class VersionStore:
         self._folder.claim()
         self._writes = True
         return self.before(batch, settings, job, finish=finish)  # the former writer may have committed meanwhile
+
+    def rebucket(self, buckets: int, *, force: bool = False) -> tuple[int, int]:
+        """Let the stream be split into up to ``buckets`` from the next batch on: the last version once more, with that
+        in its settings. Returns how many were allowed and how many are in use.
+
+        Raises StateError, and changes nothing, where more are in use, or a writer may be at work: on this machine one
+        that is alive, on another one any, unless ``force`` takes the folder away from it.
+        """
+        where, done = repr(self._folder.shown), self.batches()
+        if not done:
+            raise StateError(f"the state folder {where} has no version yet: begin with the number of buckets you want")
+        used = len(self.buckets(done[-1]))
+        if buckets < used:
+            raise StateError(f"{used} buckets are in use in {where}, and cannot be joined again: allow {used} or more")
+        writer = None if force else self._folder.holder()
+        if writer is not None:
+            raise StateError(
+                f"the writer of the state folder {where} is {writer}, and may be at work: end it first. If you know "
+                "that it has ended, --force takes the folder over"
+            )
+        self._folder.claim()
+        self._writes = True
+        last = self.read(self.batches()[-1])  # whoever has committed meanwhile is among them
+        settings = {**last.settings, "buckets": buckets}
+        self.write(replace(last, settings=settings), self.buckets(last.batch), {})
+        return last.settings["buckets"], used
 
     def before(
         self, batch: int, settings: Mapping[str, Any], job: str | None = None, *, finish: bool = False
@@ -149,13 +175,7 @@ class VersionStore:
                 )
             return None
         last = self.read(done[-1])
-        for name in last.settings:
-            told = _difference(name, last.settings[name], settings.get(name))
-            if told:
-                raise StateError(
-                    f"the state in {where} was made with {told}. Go on with the former, or begin with a new state "
-                    "folder and a new checkpoint"
-                )
+        check_settings(last.settings, settings, f"the state in {where}")
         if None not in (job, last.job) and job != last.job:
             raise StateError(
                 f"the state folder {where} belongs to job {last.job}, and this is job {job}: its checkpoint was "
@@ -181,12 +201,34 @@ class VersionStore:
         Versions of later batches are gone then, and so is all that no version needs. Raises StateError when it fails,
         or when another writer has taken the folder over; the last version is as it was.
         """
-        rows = [[bucket, s.residue, s.pages, s.clock, dict(s.load)] for bucket, s in sorted(buckets.items())]
-        slots = [slot for state in buckets.values() for slot in (state.residue, *state.pages)]
+        rows = [[bucket, s.residues, s.pages, s.clock, dict(s.load)] for bucket, s in sorted(buckets.items())]
+        slots = [slot for state in buckets.values() for slot in (*state.residues, *state.pages)]
         note = {name: getattr(version, name) for name in ("clock", "settings", "job", "finished")}
         self._folder.adopt(files)
         self._folder.commit(version.batch, pack(rows), slots, note)
         self._folder.collect()
+
+
+def check_settings(before: Mapping[str, Any], now: Mapping[str, Any], what: str) -> None:
+    """Raise StateError unless a job with the settings ``now`` may go on from ``what``, made with those ``before``.
+
+    A query that is new, or that is not there any more, is no hindrance; one whose text has changed is.
+
+    >>> check_settings({"queries": {"a": "A", "b": "B"}}, {"queries": {"a": "A", "c": "C"}}, "the state")
+    """
+    for name, old in before.items():
+        new = now.get(name)
+        if name == "queries":
+            old, new = ({q: texts[q] for q in old if q in (new or {})} for texts in (old, new or {}))
+        if told := _difference(name, old, new):
+            ways = {
+                "queries": "give the changed query a new name, ",
+                "buckets": "change the folder with `latecomer state rebucket`, ",
+            }
+            raise StateError(
+                f"{what} was made with {told}. Go on with the former, {ways.get(name, '')}or begin with a new state "
+                "folder and a new checkpoint"
+            )
 
 
 def _slot(plain: list[Any]) -> Slot:

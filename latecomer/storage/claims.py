@@ -62,15 +62,31 @@ class Claim:
                 "from outside. Restore it, or begin with a new folder"
             )
         raise StateError(
-            f"fenced: {self._name(last)} has taken over the state folder {self._shown!r} with epoch {epoch_of(last)}, "
-            f"and this writer had epoch {self.epoch}. A state has one writer: stop one of the two; this one can go on "
-            "only by claiming again and starting from the last version"
+            f"fenced: {named(self._files, last)} has taken over the state folder {self._shown!r} with epoch "
+            f"{epoch_of(last)}, and this writer had epoch {self.epoch}. A state has one writer: stop one of the two; "
+            "this one can go on only by claiming again and starting from the last version"
         )
 
-    def _name(self, claim: str) -> str:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            return str(json.loads(self._files.read(f"claims/{claim}"))["who"])
-        return "another writer"
+
+def named(files: Files, claim: str) -> str:
+    """Who made this claim, in words."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(files.read(f"claims/{claim}"))["who"])
+    return "another writer"
+
+
+def has_ended(files: Files, claim: str) -> bool:
+    """Whether it is known that the process that made this claim is no more: one of this machine that is not there."""
+    words = named(files, claim).split()
+    if len(words) != 4 or words[3] != socket.gethostname() or not words[1].isdigit():
+        return False
+    try:
+        os.kill(int(words[1]), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def last_claim(files: Files, shown: str) -> str:

@@ -17,6 +17,7 @@ import os
 
 from latecomer.errors import StateError
 from latecomer.storage import blobs, versions
+from latecomer.storage.claims import has_ended, last_claim, named
 from latecomer.storage.files import failure, open_files
 from latecomer.storage.shelf import Slot
 from latecomer.storage.versions import Version
@@ -73,6 +74,11 @@ class StateReader:
             counting = [*(name for name in kept if name in names), last]
             return last, sorted((number, name) for name in counting if (number := versions.number_of(name)) is not None)
         raise StateError(f"the state folder {self.shown!r} changes faster than it can be read: try again")
+
+    def holder(self) -> str | None:
+        """Who has the last claim, in words; None where nobody has, or a process of this machine that is no more."""
+        last = last_claim(self.files, self.shown)
+        return None if not last or has_ended(self.files, last) else named(self.files, last)
 
     def record(self, name: str) -> Version:
         """The version that this record is of. Raises StateError when it is missing or damaged."""
