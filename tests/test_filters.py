@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latecomer.errors import StateError
-from latecomer.storage import filters
-from latecomer.storage.filters import Builder, Filter, Probe
+from latecomer.storage import filters, kernels
+from latecomer.storage.filters import Builder, Filter
 from latecomer.storage.hashing import mix
 
 WRONG = 2**-16  # the share of absent keys that a filter affirms
@@ -67,19 +67,33 @@ def test_regular_keys_are_as_good_as_random_ones(form: str) -> None:
 
 
 def test_keys_that_agree_in_all_cells_are_kept_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = filters.Probe.cells
+    real = kernels.fuse_cells
 
-    def alike(probe: Probe, *sizes: int) -> tuple[np.ndarray, ...]:
-        """Every fourth key has the cells of the first one."""
-        return tuple(np.where(probe.mixed & np.uint64(3) == 0, cell[0], cell) for cell in real(probe, *sizes))
+    def alike(mixed: np.ndarray, *shape: int) -> tuple[np.ndarray, ...]:
+        """Every fourth key has the cells of key 0."""
+        first = real(np.zeros(1, np.uint64), *shape)
+        own = real(mixed, *shape)
+        return tuple(np.where(mixed & np.uint64(3) == 0, cell, other) for cell, other in zip(first, own, strict=True))
 
-    monkeypatch.setattr(filters.Probe, "cells", alike)
+    def fuse(mixed: np.ndarray, cells: np.ndarray, *shape: int) -> np.ndarray:
+        first, second, third = alike(mixed, *shape)
+        return cells[first] ^ cells[second] ^ cells[third] == kernels.fuse_marks(mixed)
+
+    monkeypatch.setattr(kernels, "fuse_cells", alike)
+    monkeypatch.setattr(kernels, "fuse", fuse)
     keys = random_keys(2_000, seed=1)
     made = Filter.of(keys)
     made._check()
     assert len(made._stash) > 400
     assert made.maybe(keys).all()
     assert made.maybe(random_keys(10_000, seed=2)).sum() < 20
+
+
+def test_the_filter_of_everything_denies_nothing() -> None:
+    some = Filter.of_any()
+    some._check()
+    assert some.any and some.nbytes == 8 and not Filter.of(random_keys(9, seed=1)).any
+    assert Filter(some.words.copy()).maybe(random_keys(50, seed=4)).all()
 
 
 def test_what_is_no_filter_is_refused() -> None:

@@ -15,6 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latecomer.storage import kernels
+from latecomer.storage.filters import Filter
+from latecomer.storage.hashing import mix
+from latecomer.storage.numbers import Numbers
 
 
 def numpy_twins() -> Any:
@@ -219,3 +222,30 @@ def test_an_unknown_switch_is_an_error():
         check=False,
     )
     assert ran.returncode and "give numpy, compiled" in ran.stderr
+
+
+@given(words, st.integers(0, 3), st.integers(2, 5), st.integers(1, 6), st.integers(0, 2**32))
+def test_filters_are_asked_alike(values, shard_bits, segment_bits, segments, seed):
+    span = segments << segment_bits
+    size = (span + (2 << segment_bits)) << shard_bits
+    cells = np.random.default_rng(seed).integers(0, 2, size).astype(np.uint16)
+    keys = np.concatenate([values, np.arange(500, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)])
+    same("fuse", keys, cells, span, shard_bits, segment_bits)
+    built = Filter.of(keys)
+    shape = built._span, built._shard_bits, built._segment_bits
+    assert same("fuse", mix(keys), built._cells, *shape).sum() >= len(np.unique(keys)) - len(built._stash)
+    with pytest.raises(TypeError, match="too few"):
+        NATIVE.fuse(keys, cells[:-1], span, shard_bits, segment_bits)
+
+
+@given(st.lists(st.integers(0, 3_000), min_size=1, unique=True), st.integers(-(10**6), 2**50))
+def test_sets_of_numbers_are_asked_alike(values, base):
+    numbers = np.sort(np.array(values)) + base
+    some = Numbers(numbers)
+    if some._plain is None:
+        asked = np.concatenate([numbers, np.arange(-50, 3_500) + base, [-(2**62), 2**62]])
+        assert same("held", some._bytes, some._base, asked).tolist() == np.isin(asked, numbers).tolist()
+        own = some._bytes, some._within, some._blocks, 5, some._base
+        assert same("ranks", *own, numbers).tolist() == list(range(len(numbers)))
+        with pytest.raises(IndexError):
+            NATIVE.ranks(*own, numbers + 10**6)

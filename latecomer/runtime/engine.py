@@ -120,7 +120,8 @@ class Engine:
             unsure_ones = [(i, p) for i in group if isinstance(p := patterns[i], IntervalPattern)]
             common = numbers, self.layout, self.log, self._testers, paging
             if unsure_ones:
-                self.lanes.append(IntervalLane(policies[group[0]], unsure_ones, *common, self.intake.intervals))
+                uncertain = self.intake.intervals, counters
+                self.lanes.append(IntervalLane(policies[group[0]], unsure_ones, *common, *uncertain))
             else:
                 self.lanes.append(Lane(policies[group[0]], [(i, patterns[i]) for i in group], *common))
         self._numbers = numbers
@@ -460,10 +461,8 @@ class Engine:
         """Forget the ids of events below the floor of their type."""
 
         def keep(refs: I64) -> Bools:
-            kept = self.log.present(refs)
-            at = kept.nonzero()[0]
-            here = refs.take(at)
-            kept[at] = self.log.ts(here) >= floors[self.log.types(here)]
+            kept, ts, types = self.log.among(refs)
+            kept[kept] = ts >= floors[types]
             return kept
 
         self.ids.rebuild(keep, more)

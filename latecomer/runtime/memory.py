@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from latecomer.runtime.engine import Engine
 
 _TARGET = 0.75  # of the budget is filled after room was made, so that it is made seldom
-_LOOK = 64  # a look at the budget after each 1/64 of it has come in, or been read
+_LOOK = 32  # a look at the budget after each 1/32 of it has come in, or been read
 _TIDY = 64  # a look after so many batches whether dead ids are worth writing the others anew
 _LITTLE = 8  # below this part of the largest slice in memory there is little of a slice
 _CARRIED = 256 << 10  # bytes that a version carries itself, and

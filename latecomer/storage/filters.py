@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from latecomer.errors import StateError
+from latecomer.storage import kernels
 from latecomer.storage.hashing import I64, U64, mix
 
 Bools = npt.NDArray[np.bool_]
@@ -36,8 +37,6 @@ _MARK_ANY = 0x4C43_4655_5345_FFFF  # of the filter that rules nothing out
 _TAIL = 6  # words: shard bits, segment bits, span, keys, stash, mark
 _SHARD = 16  # bits; at most 2^16 keys are expected in a shard: about 5 MB while it is built
 _SEGMENT = 11  # bits; longer segments do not pay at the shards' size
-_ODD = np.uint64(0x9FB21C651E98DF25)
-_32, _48 = np.uint64(32), np.uint64(48)
 _ALONE = 1 << 40  # a cell's sum holds the count of its keys from this bit on, and below it the sum of their numbers
 _FEW = 16  # keys left over by the peeling that are not worth another attempt
 _ATTEMPTS = 12
@@ -46,39 +45,11 @@ _ATTEMPTS = 12
 class Probe:
     """Keys to ask about, prepared once for any number of filters."""
 
-    __slots__ = ("_lows", "_seen", "high", "marks", "mixed")
+    __slots__ = ("mixed",)
 
     def __init__(self, keys: U64, *, mixed: bool = False) -> None:
         """``mixed``: the keys have gone through :func:`~latecomer.storage.hashing.mix` already."""
         self.mixed = keys if mixed else mix(keys)
-        self.high = self.mixed >> _32
-        self.marks: Cells = (self.mixed * _ODD >> _48).astype(np.uint16)
-        self._lows: dict[int, tuple[U64, U64]] = {}
-        self._seen: dict[tuple[int, int, int], tuple[I64, I64, I64]] = {}
-
-    def known(self, shape: tuple[int, int, int]) -> tuple[I64, I64, I64]:
-        """What :meth:`cells` gives, kept for the next filter of this shape: filters of like size have few shapes."""
-        if shape not in self._seen:
-            self._seen[shape] = self.cells(*shape)
-        return self._seen[shape]
-
-    def cells(self, span: int, shard_bits: int, segment_bits: int) -> tuple[I64, I64, I64]:
-        """The three cells of each key, in a filter of so many shards with ``span`` places for first cells each."""
-        length = np.uint64(1 << segment_bits)
-        first = self.high * np.uint64(span << shard_bits)
-        first >>= _32
-        if shard_bits:  # behind the first cells of a shard lie two segments more
-            shard = self.mixed >> np.uint64(64 - shard_bits)
-            shard *= length + length
-            first += shard
-        if segment_bits not in self._lows:
-            mask = length - np.uint64(1)
-            self._lows[segment_bits] = self.mixed & mask, self.mixed >> np.uint64(segment_bits) & mask
-        second = first + length
-        third = second + length
-        second ^= self._lows[segment_bits][0]
-        third ^= self._lows[segment_bits][1]
-        return first.view(np.int64), second.view(np.int64), third.view(np.int64)
 
 
 class Filter:
@@ -136,12 +107,7 @@ class Filter:
         probe = keys if isinstance(keys, Probe) else Probe(keys)
         if not self.keys:
             return np.zeros(len(probe.mixed), np.bool_)
-        cells = self._cells
-        first, second, third = probe.known((self._span, self._shard_bits, self._segment_bits))
-        found = cells.take(first)
-        found ^= cells.take(second)
-        found ^= cells.take(third)
-        result: Bools = found == probe.marks
+        result = kernels.fuse(probe.mixed, self._cells, self._span, self._shard_bits, self._segment_bits)
         if len(self._stash):
             at = np.minimum(self._stash.searchsorted(probe.mixed), len(self._stash) - 1)
             result |= self._stash.take(at) == probe.mixed
@@ -217,11 +183,11 @@ class Builder:
         most = n + (4 * math.sqrt(2 * n) if self._shard_bits else 0)
         size = most * max(1.125, 0.875 + 0.25 * math.log(1e6) / math.log(max(n, 2)))
         segments = max(math.ceil(size / length) - 2, 1)
-        probe = Probe(keys, mixed=True)
+        marks = kernels.fuse_marks(keys)
         for attempt in range(1, _ATTEMPTS + 1):
             span = self._span or segments * length
             whole = span + 2 * length
-            cells = probe.cells(span, self._shard_bits, self._segment_bits)
+            cells = kernels.fuse_cells(keys, span, self._shard_bits, self._segment_bits)
             for cell in cells:
                 cell -= self._built * whole
             rounds, left = _peel(cells, n, whole)
@@ -232,7 +198,7 @@ class Builder:
         # Cells that serve no key keep 0.
         content = self._grow(whole // 4).view(np.uint16)
         for numbers, homes in reversed(rounds):
-            value = probe.marks.take(numbers)
+            value = marks.take(numbers)
             for cell in cells:
                 value ^= content.take(cell.take(numbers))
             content[homes] = value

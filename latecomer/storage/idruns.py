@@ -161,8 +161,9 @@ class Run:
 
     @property
     def nbytes(self) -> int:
-        arrays = [value for value in self.dump().values() if isinstance(value, np.ndarray)]
-        return sum(array.nbytes for array in arrays) + (self.filter.nbytes if self.filter else 0)
+        """Bytes in memory, but for what is the same for a run of any length."""
+        blocks = self.fences.nbytes + self.file_of.nbytes + self.offsets.nbytes + self.lengths.nbytes
+        return blocks + (self.filter.nbytes if self.filter else 0)
 
     def dump(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "filter"}

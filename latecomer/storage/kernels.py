@@ -32,11 +32,15 @@ SWITCH = "LATECOMER_KERNEL"
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
-_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
+_FUSE = np.uint64(0x9FB21C651E98DF25)
+_S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
 _WORD = 2**64 - 1
 #: ANDed with a little-endian word, ``TAIL[n]`` keeps its first n bytes.
 TAIL = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [_WORD], np.uint64)
 _PAD = np.zeros(8, np.uint8)
+_BITS = np.arange(256, dtype=np.uint8)[:, None] >> np.arange(8, dtype=np.uint8) & 1
+#: How many bits of a byte are set below each of its bits, by byte and bit.
+_BELOW = (_BITS.cumsum(axis=1) - _BITS).astype(np.uint8).ravel()
 _NONE = np.zeros(0, np.int64)
 _HEX = np.array([int.from_bytes(f"{b:02x}".encode(), "little") for b in range(256)], "<u2")
 
@@ -389,6 +393,63 @@ def _words_in(data: Array) -> U64:
     return np.ndarray((len(data) - 7,), "<u8", buffer=data, strides=(1,))
 
 
+# --- filters and sets of numbers --------------------------------------------------------------------------------------
+
+
+def fuse(mixed: U64, cells: Array, span: int, shard_bits: int, segment_bits: int) -> Bools:
+    """Whether the three cells (16 bits) of each key, XORed, give its fingerprint (:mod:`latecomer.storage.filters`)."""
+    first, second, third = fuse_cells(mixed, span, shard_bits, segment_bits)
+    found = cells.take(first)
+    found ^= cells.take(second)
+    found ^= cells.take(third)
+    same: Bools = found == fuse_marks(mixed)
+    return same
+
+
+def fuse_marks(mixed: U64) -> Array:
+    """The fingerprint of each key, 16 bits."""
+    return (mixed * _FUSE >> np.uint64(48)).astype(np.uint16)
+
+
+def fuse_cells(mixed: U64, span: int, shard_bits: int, segment_bits: int) -> tuple[I64, I64, I64]:
+    """The three cells of each key, in a filter of so many shards with ``span`` places for first cells each."""
+    length = np.uint64(1 << segment_bits)
+    first = mixed >> _S32
+    first *= np.uint64(span << shard_bits)
+    first >>= _S32
+    if shard_bits:  # behind the first cells of a shard lie two segments more
+        shard = mixed >> np.uint64(64 - shard_bits)
+        shard *= length + length
+        first += shard
+    mask = length - np.uint64(1)
+    second = first + length
+    third = second + length
+    second ^= mixed & mask
+    third ^= mixed >> np.uint64(segment_bits) & mask
+    return first.view(np.int64), second.view(np.int64), third.view(np.int64)
+
+
+def held(bits: Array, base: int, numbers: I64) -> Bools:
+    """Whether the bit at each number less ``base`` is set, in bytes whose first and last are 0."""
+    off = numbers - base
+    found: Bools = (bits.take(off >> 3, mode="clip") >> (off & 7).astype(np.uint8) & 1).view(np.bool_)
+    return found
+
+
+def ranks(bits: Array, within: Array, blocks: I64, block: int, base: int, numbers: I64) -> I64:
+    """For each number, whose bit is set, how many bits are set before it: ``blocks`` before its block of ``2**block``
+    bytes, ``within`` in the block before its byte (8 bits), and in its byte.
+    """
+    off = numbers - base
+    at = off >> 3
+    off &= 7
+    off += bits.take(at).astype(np.int64) << 3
+    result: I64 = blocks.take(at >> block)
+    result += within.take(at)
+    result += _BELOW.take(off)
+    return result
+
+
 # --- the choice -------------------------------------------------------------------------------------------------------
 
 #: What there is a compiled twin of.
@@ -406,6 +467,9 @@ TWINS = (
     "nearest",
     "equal_words",
     "equal_texts",
+    "fuse",
+    "held",
+    "ranks",
 )
 
 

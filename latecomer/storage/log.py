@@ -115,6 +115,12 @@ class EventLog:
         gone = ~self.present(refs)
         return gone if some(gone) else None
 
+    def among(self, refs: I64) -> tuple[Bools, I64, I64]:
+        """Which events are in memory; of those that are, times and types."""
+        here = self.present(refs)
+        at = self._at(refs[here])
+        return here, self._ts.live().take(at), self._types.live().take(at)
+
     def ts(self, refs: I64) -> I64:
         return self._numbers(self._ts, TS, refs)
 

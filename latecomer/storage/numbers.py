@@ -10,14 +10,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from latecomer.storage import kernels
 from latecomer.storage.columns import I64
 
 _APART = 28  # numbers further apart than this, on average, take less memory as they are
 _BLOCK = 5  # 2**5 bytes are a block: a byte can count what is before it there
-_BITS = np.arange(256, dtype=np.uint8)[:, None] >> np.arange(8, dtype=np.uint8) & 1
-#: How many bits of a byte are set below each of its bits, by byte and bit.
-_BELOW = (_BITS.cumsum(axis=1) - _BITS).astype(np.uint8).ravel()
-_COUNT = _BITS.sum(axis=1).astype(np.uint8)
+_COUNT = (np.arange(256)[:, None] >> np.arange(8) & 1).sum(axis=1).astype(np.uint8)  # set bits of a byte
 
 
 class Numbers:
@@ -61,33 +59,23 @@ class Numbers:
             at = self._plain.searchsorted(wanted)
             same: npt.NDArray[np.bool_] = self._plain.take(at, mode="clip") == wanted
             return same
-        off = wanted - self._base
-        bits = self._bytes.take(off >> 3, mode="clip")
-        held: npt.NDArray[np.bool_] = (bits >> (off & 7).astype(np.uint8) & 1).view(np.bool_)
-        return held
+        return kernels.held(self._bytes, self._base, wanted)
 
     def places(self, wanted: I64) -> I64:
         """How many numbers are below each of ``wanted``, which are in the set."""
         if self._plain is not None:
             found: I64 = self._plain.searchsorted(wanted)
             return found
-        off = wanted - self._base
-        at = off >> 3
-        off &= 7
-        off += self._bytes.take(at).astype(np.int64) << 3
-        result: I64 = self._blocks.take(at >> _BLOCK)
-        result += self._within.take(at)
-        result += _BELOW.take(off)
-        return result
+        return kernels.ranks(self._bytes, self._within, self._blocks, _BLOCK, self._base, wanted)
 
     def all(self) -> I64:
         """All numbers, ascending."""
         if self._plain is not None:
             return self._plain
         at = self._bytes.nonzero()[0]
-        rows, bits = np.unpackbits(self._bytes.take(at)[:, None], axis=1, bitorder="little").nonzero()
-        numbers: I64 = (at << 3).take(rows)
-        numbers += bits
+        bits = np.unpackbits(self._bytes.take(at), bitorder="little").nonzero()[0]
+        numbers: I64 = (at << 3).take(bits >> 3)
+        numbers += bits & 7
         numbers += self._base
         return numbers
 

@@ -167,10 +167,6 @@ class Saved:
         worth.denied += len(keys) - int(np.count_nonzero(mask))
         return mask
 
-    @property
-    def nbytes(self) -> int:
-        return 0 if self.filter is None else self.filter.words.nbytes
-
 
 class Frame:
     """The events of one store in one slice of event time."""
@@ -224,12 +220,6 @@ class Frame:
     def movable(self) -> int:
         """Bytes in memory that may leave it; the others are filters."""
         return _ENTRY * (self.fresh + sum([s.count for s in self.saved if s.run is not None]))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory."""
-        new = 0 if self.new is None else self.new.nbytes
-        return self.movable + new + sum([s.nbytes for s in self.saved])
 
 
 class Store:
@@ -481,8 +471,17 @@ class Store:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
-        return sum([frame.nbytes for frame in self.frames.values()])
+        """Bytes in memory. O(frames): a runtime with a budget asks often."""
+        total = _ENTRY * self._sizes[1]
+        for frame in self.frames.values():
+            for run in frame.old:
+                total += _ENTRY * len(run.codes)
+            for saved in frame.saved:
+                if saved.run is not None:
+                    total += _ENTRY * saved.count
+                if saved.filter is not None:
+                    total += saved.filter.words.nbytes
+        return total
 
     def dump(self) -> dict[str, Any]:
         """What is fresh, and what saved runs there are, as plain data."""

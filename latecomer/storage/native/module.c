@@ -25,6 +25,7 @@
 #endif
 
 #include "arrays.h"
+#include "filters.h"
 #include "hashes.h"
 #include "ids.h"
 #include "payload.h"
@@ -35,7 +36,8 @@
 static PyMethodDef methods[] = {
     METHOD(scramble),     METHOD(combine), METHOD(hash_texts), METHOD(text_words),  METHOD(text_numbers),
     METHOD(match_digits), METHOD(put),     METHOD(arrange),    METHOD(merge),       METHOD(join),
-    METHOD(nearest),      METHOD(equal_words),                 METHOD(equal_texts), {NULL, NULL, 0, NULL},
+    METHOD(nearest),      METHOD(equal_words),                 METHOD(equal_texts),
+    METHOD(fuse),         METHOD(held),    METHOD(ranks),                           {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_compiled", "Compiled kernels of storage.", 0, methods};
