@@ -4,8 +4,10 @@ A part is named whole (``speed-W2``) or by the start of its name (``speed``: all
 but those that fetch engines to compare with: ``peers`` and ``spark``.
 
 * ``speed-W1`` to ``speed-W6``: our engine against the offline limit, by batch size, lateness and level
+* ``speed-numpy``: the same without the compiled kernel, at the settings of the goals
 * ``growth``: the cost of an event and its bytes, from 10^4 to 10^7 stored events
 * ``latency``: from arrival to change at 50,000 events a second
+* ``workers``: two processes against one
 * ``adversarial``: streams and queries that break engines
 * ``levels``: what each level makes of each kind of disorder
 * ``promises``: what punctuation and purging cost
@@ -33,11 +35,13 @@ from benchmarks import (
     intervals,
     latency,
     levels,
+    pages,
     peers,
     promises,
     spark,
     speed,
     spill,
+    workers,
 )
 from benchmarks.profiling import profile
 from benchmarks.shapes import WORKLOADS
@@ -47,8 +51,10 @@ PEERS = [(name, 10) for name in peers.NAMES] + [("W1", 30), ("W1", 50), ("W2", 3
 
 PARTS: dict[str, Callable[..., harness.Report]] = {
     **{f"speed-{name}": partial(speed.run, name) for name in WORKLOADS},
+    "speed-numpy": speed.numpy_kernel,
     "growth": growth.run,
     "latency": latency.run,
+    "workers": workers.run,
     "adversarial": adversarial.run,
     "levels": levels.run,
     "promises": promises.run,
@@ -92,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as problem:
         parser.error(str(problem))
     if options.pages:
-        return figures.main(options.out)
+        return write(options.out)
     # One core: the ratio compares programs, not thread pools.
     pa.set_cpu_count(1)
     if options.profile:
@@ -115,8 +121,14 @@ def main(arguments: list[str] | None = None) -> int:
             continue  # too few events to be kept
         print(f"results: {report.save(options.out).name}")
     if not options.quick:
-        figures.main(options.out)
+        write(options.out)
     return 1 if failed else 0
+
+
+def write(results: Path) -> int:
+    """Write the pages; returns 1 when there are no results at all."""
+    pages.write(results)
+    return figures.main(results) if (results / "levels.json").exists() else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """From results to pages: tables in Markdown and plots in SVG, the same bytes for the same results.
 
 ``python -m benchmarks.figures`` reads the JSON that parts have kept: ``levels.json`` becomes the page
-``docs/choosing-a-level-figures.md`` and ``docs/figures/``; ``speed.json`` becomes the table in
-``docs/performance.md``. What was not run is left as it is.
+``docs/choosing-a-level-figures.md`` and ``docs/figures/``. What was not run is left as it is.
 """
 
 from __future__ import annotations
@@ -15,14 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import RESULTS, table
-from benchmarks.speed import shown
 from latecomer.errors import MissingDependency
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 Row = dict[str, Any]
-
-_BEGIN, _END = "<!-- speed: written by `python -m benchmarks.figures` -->", "<!-- end -->"
 
 _HEAD = """# Levels compared, in figures
 
@@ -47,7 +43,7 @@ All levels of a table saw the same arrivals.
 
 def main(results: Path = RESULTS, docs: Path = DOCS) -> int:
     """Write the pages whose results there are; returns 1 when there are none."""
-    writers = {"levels": _levels_page, "speed": _speed_table}
+    writers = {"levels": _levels_page}
     found = {part: results / f"{part}.json" for part in writers if (results / f"{part}.json").exists()}
     for part, path in found.items():
         writers[part](json.loads(path.read_text()), docs)
@@ -68,20 +64,6 @@ def _levels_page(report: dict[str, Any], docs: Path) -> None:
         page.append(f"![{title}](figures/levels-{stem}.svg)\n")
     page += [_section(name, of) for name, of in cases.items()]
     (docs / "choosing-a-level-figures.md").write_text("\n".join(page))
-
-
-def _speed_table(report: dict[str, Any], docs: Path) -> None:
-    """Replace what stands between the marks in ``performance.md``."""
-    machine = report["machine"]
-    lines = [shown(report["rows"]), ""]
-    lines.append(
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, Python {machine['python']}, "
-        f"NumPy {machine['numpy']}, PyArrow {machine['pyarrow']}; best of {report['settings']['repeats']} runs."
-    )
-    page = docs / "performance.md"
-    before, _, rest = page.read_text().partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    page.write_text(before + _BEGIN + "\n" + "\n".join(lines) + "\n" + _END + after)
 
 
 def _section(name: str, rows: list[Row]) -> str:

@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from latecomer.storage import kernels
+
 #: Where results are kept unless told otherwise; built files only.
 RESULTS = Path(__file__).resolve().parent.parent / "artifacts" / "bench"
 
@@ -120,6 +122,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "numpy": np.__version__,
         "pyarrow": pa.__version__,
+        "kernel": "compiled" if kernels.COMPILED else "numpy",
         "commit": _commit(),
     }
 

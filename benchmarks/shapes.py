@@ -79,6 +79,10 @@ def _keyed(n: int, late: float) -> pa.Table:
     return keyed(n, late=late, most=MAX_DELAY)
 
 
+def _texts(n: int, late: float) -> pa.Table:
+    return keyed(n, late=late, most=MAX_DELAY, text_keys=True)
+
+
 def _dear(n: int, late: float) -> pa.Table:
     """A costs 300 to 500 and everything else up to 310, so that few C are dearer than an A."""
     events = keyed(n, late=late, most=MAX_DELAY)
@@ -126,4 +130,7 @@ W6 = Workload(
     _dear,
 )
 
-WORKLOADS = {w.name: w for w in (W1, W2, W3, W4, W5, W6)}
+#: W2 with keys that are texts of nine bytes.
+W2_TEXT = Workload("W2-text", W2.shapes, _texts)
+
+WORKLOADS = {w.name: w for w in (W1, W2, W3, W4, W5, W6, W2_TEXT)}

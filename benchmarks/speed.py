@@ -11,9 +11,13 @@ state as large ones. Then the stream is ended, unmeasured, and the net answer mu
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -153,6 +157,21 @@ def run(name: str, repeats: int = 3, *, quick: bool = False, say: Callable[[str]
     return report
 
 
+def numpy_kernel(repeats: int = 3, *, quick: bool = False, say: Callable[[str], None] = print) -> Report:
+    """The engine as it runs where there was no compiler, in a process of its own, at the goals' settings."""
+    command = [sys.executable, "-m", "benchmarks.speed", "W1,W2,W3,W4", "--batch", "1,256,8192", "--json"]
+    command += ["--repeats", str(repeats), "--events", str(FEW if quick else EVENTS)]
+    root = Path(__file__).resolve().parent.parent
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=root, env={**os.environ, "LATECOMER_KERNEL": "numpy"}, timeout=900
+    )
+    if done.returncode:
+        raise Disqualified(done.stderr.strip()[-500:])
+    report = Report("speed-numpy", {"kernel": "numpy", "repeats": repeats, "quick": quick}, json.loads(done.stdout))
+    say("\n".join(shown(report.rows).splitlines()[2:]))
+    return report
+
+
 def alone(workload: Workload, n: int, repeats: int) -> list[dict[str, Any]]:
     """Each query of a workload by itself, on the same events: what ten of them together save."""
     return [
@@ -192,6 +211,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--level", default="aggressive", help=f"of {', '.join(LEVELS)}, or all")
     parser.add_argument("--events", type=int, default=EVENTS)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args(arguments)
     for option, given, allowed in (
         ("workload", options.workloads, WORKLOADS),
@@ -212,7 +232,7 @@ def main(arguments: list[str] | None = None) -> int:
                     except Disqualified as problem:
                         print(f"DISQUALIFIED: {problem}", file=sys.stderr)
                         return 1
-    print(shown(rows))
+    print(json.dumps(rows) if options.json else shown(rows))
     return 0
 
 
