@@ -215,10 +215,10 @@ def test_output_has_the_types_of_the_stream():
 
 
 def test_a_confidence_that_is_too_costly_is_null_unless_it_may_be_sampled(monkeypatch):
-    from latecomer.runtime.intervals.confidence import Budget
+    from latecomer.runtime.intervals.ways import Budget
 
     monkeypatch.setattr(
-        Budget, "for_error", classmethod(lambda cls, error, steps=0: cls(1.0, 0 if error is None else 2_500))
+        Budget, "for_error", classmethod(lambda cls, error, steps=0, least=0: cls(1.0, 0 if error is None else 2_500))
     )
     rows = [row("a", "A", 0, 9), row("c", "C", 5, 14), row("b", "B", 2, 11)]
     sure = lc.Runtime(STREAM, lc.Query(GAP + " CONFIDENCE >= 0.9", level=lc.Aggressive(10))).process(rows)

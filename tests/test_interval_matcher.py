@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import latecomer as lc
 from latecomer.query.plan import Confidence
-from latecomer.runtime.intervals import confidence as confidence_module
+from latecomer.runtime.intervals import ways
 from latecomer.runtime.intervals.spans import SpanStore
 from latecomer.storage.store import CodeLayout, View
 from tests.interval_machine import Machine
@@ -133,7 +133,7 @@ def test_net_output_by_ways_that_pay_for_long_intervals_only(seed, monkeypatch):
     def choose(self, kind, able, cost):
         self.kind[able] = kind
 
-    monkeypatch.setattr(confidence_module._Ways, "_choose", choose)
+    monkeypatch.setattr(ways.Ways, "_choose", choose)
     query, found, cuts = case(Random(10_000 + seed).choice)
     check(query, found, [c for c in cuts if c < len(found)])
 

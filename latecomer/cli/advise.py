@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from latecomer.cli.columns import NAMES, StreamOptions, stream_options
 from latecomer.cli.inputs import (
     ColumnsOption,
     JsonOption,
-    TsOption,
-    TypeOption,
-    UnitOption,
     check_columns,
     read_columns,
     read_queries,
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
 _ANY = "conservative"
 
 
+@stream_options
 def advise(
     sample: Annotated[
         Path,
@@ -55,11 +54,7 @@ def advise(
             metavar="COLUMN", help="Column that says when each event arrived; else rows arrived as the file has them."
         ),
     ] = None,
-    type_: TypeOption = "type",
-    ts: TsOption = "ts",
-    id_: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Column of the event ids.")] = None,
-    source: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the events' sources.")] = None,
-    unit: UnitOption = None,
+    columns: StreamOptions = NAMES,
     column: ColumnsOption = None,
     recall: Annotated[
         float, typer.Option(min=0.5, max=1.0, help="The least share of the matches that a level must find.")
@@ -91,21 +86,21 @@ def advise(
     from latecomer.advise import take, thin
     from latecomer.advise.sample import STRETCH
     from latecomer.connectors.files import open_events
-    from latecomer.stream import Stream
 
     target = output if output is not None else Path(f"{sample.name.split('.')[0]}-advice.html")
     if target.resolve() == sample.resolve():
         raise ConfigError(f"{str(target)!r} is the sample itself: name another file with --output")
     with Console(stderr=True, quiet=as_json).status("Reading") as status:
         if is_pipeline(str(sample)):
-            refuse(str(sample), arrival=arrival, id=id_, source=source, unit=unit, column=column)
+            refuse(str(sample), arrival=arrival, column=column, **columns.given)
             taken, queries, own = _of_pipeline(sample, kafka, query or [], rows)
         else:
             if kafka is not None:
                 raise ConfigError("--kafka picks a topic of a pipeline: give the pipeline's file, 'pipeline.toml'")
             queries, own = _queries(query or [])
-            events = open_events(sample, time=ts, text=(type_,), types=read_columns(column))
-            stream = Stream(type=type_, ts=ts, id=id_, source=source, unit=unit)
+            types = columns.times | read_columns(column)
+            events = open_events(sample, time=columns.time, text=(columns.type,), types=types)
+            stream = columns.stream()
             check_columns(queries, stream, sample, events.schema)
             taken = take(thin(events.chunks(STRETCH), rows), stream, name=sample.name, arrival=arrival)
         status.update("Measuring, and replaying the queries")

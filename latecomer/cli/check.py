@@ -9,13 +9,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from latecomer.cli.columns import NAMES, StreamOptions, stream_options
 from latecomer.cli.inputs import (
     ColumnsOption,
     JsonOption,
     LevelOption,
-    TsOption,
-    TypeOption,
-    UnitOption,
     check_columns,
     read_columns,
     read_queries,
@@ -24,6 +22,7 @@ from latecomer.cli.pipeline import check_pipeline, is_pipeline, refuse
 from latecomer.errors import ConfigError
 
 
+@stream_options
 def check(
     query: Annotated[
         str,
@@ -35,15 +34,13 @@ def check(
     ],
     level: LevelOption = None,
     name: Annotated[str | None, typer.Option("--name", help="What to call the query.")] = None,
-    unit: UnitOption = None,
     schema: Annotated[
         Path | None,
         typer.Option(
             "--schema", metavar="FILE", help="Check names and types against the columns of this file of events."
         ),
     ] = None,
-    type_: TypeOption = "type",
-    ts: TsOption = "ts",
+    columns: StreamOptions = NAMES,
     column: ColumnsOption = None,
     connect: Annotated[
         bool,
@@ -64,24 +61,25 @@ def check(
     [bold]latecomer check pipeline.toml --connect[/bold]
     """
     if is_pipeline(query):
-        refuse(query, level=level, name=name, unit=unit, schema=schema, column=column)
+        refuse(query, level=level, name=name, schema=schema, column=column, **columns.given)
         check_pipeline(query, connect=connect, as_json=as_json)
         return
     if connect:
         raise ConfigError("--connect is for a pipeline: latecomer check pipeline.toml --connect")
+    from latecomer.cli.intervals import Reach
     from latecomer.cli.report import facts, show
-    from latecomer.stream import Stream
 
     queries = read_queries([query], level, name)
-    stream = Stream(type=type_, ts=ts, unit=unit)
+    stream = columns.stream()
     unit = stream.unit
     if schema is not None:
         from latecomer.connectors.files import open_events
 
-        columns = open_events(schema, time=ts, text=(type_,), types=read_columns(column)).schema
-        check_columns(queries, stream, schema, columns)
-        unit = stream.unit_for(columns.field(ts).type)
-    told = facts(queries[0].plan, unit)
+        types = columns.times | read_columns(column)
+        found = open_events(schema, time=columns.time, text=(columns.type,), types=types).schema
+        check_columns(queries, stream, schema, found)
+        unit = stream.unit_for(found.field(stream.ts).type)
+    told = facts(queries[0].plan, unit, Reach.of(stream, unit))
     if as_json:
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
     else:

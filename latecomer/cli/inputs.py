@@ -26,12 +26,6 @@ LevelOption = Annotated[
         "'aggressive(max_delay = 5 minutes, patience = 10 seconds)'.",
     ),
 ]
-TypeOption = Annotated[str, typer.Option("--type", metavar="COLUMN", help="Column of the event types.")]
-TsOption = Annotated[str, typer.Option("--ts", metavar="COLUMN", help="Column of the event times.")]
-UnitOption = Annotated[
-    str | None,
-    typer.Option("--unit", help="Unit of event times that are plain numbers: ns, us, ms, s, min, h or d."),
-]
 ColumnsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -106,7 +100,7 @@ def check_columns(queries: Sequence[Query], stream: Stream, path: Path, schema: 
 
     Raises SchemaError for a column of the stream that is missing, QueryError with a caret for a wrong use.
     """
-    for column in (stream.type, stream.ts, stream.id, stream.source):
+    for column in (stream.type, stream.ts, stream.upper, stream.id, stream.source, stream.pmf):
         if column is not None and column not in schema.names:
             has = ", ".join(map(repr, schema.names)) or "no columns at all"
             raise SchemaError(f"{path.name!r} has no column {column!r}: it has {has}")

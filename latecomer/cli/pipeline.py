@@ -56,6 +56,7 @@ def check_pipeline(path: str, *, connect: bool, as_json: bool) -> None:
 
     Ends with exit code 2 when the cluster does not have what the pipeline needs.
     """
+    from latecomer.cli.intervals import Reach
     from latecomer.cli.report import facts, show
 
     pipeline = load_pipeline(path)
@@ -68,7 +69,8 @@ def check_pipeline(path: str, *, connect: bool, as_json: bool) -> None:
 
         with Console(stderr=True).status("Asking the cluster"):
             findings = look(pipeline)
-    told = [facts(query.plan, pipeline.stream.unit) for query in pipeline.queries]
+    stream = pipeline.stream
+    told = [facts(query.plan, stream.unit, Reach.of(stream, stream.unit)) for query in pipeline.queries]
     if as_json:
         document = {
             "pipeline": _facts(pipeline, spread),

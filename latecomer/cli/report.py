@@ -10,21 +10,26 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from latecomer.cli.intervals import IntervalFacts, Reach
+from latecomer.cli.promises import promise_of, slack_of, widest
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack
 from latecomer.consistency.policy import whole_units
 from latecomer.errors import options
 from latecomer.query.plan import Confidence, Negation, Plan
 from latecomer.query.unparse import write
-from latecomer.runtime.intervals.guards import guarded
+from latecomer.runtime.intervals.guards import NEXT_MATCH
 from latecomer.units import Duration
 
 
-def facts(plan: Plan, unit: str | None = None) -> dict[str, Any]:
+def facts(plan: Plan, unit: str | None = None, reach: Reach | None = None) -> dict[str, Any]:
     """Everything that can be said of a plan before it runs.
 
     Args:
         unit: the unit of the stream's time; where it is not known, lengths are told in words only.
+        reach: of a stream whose times are intervals.
     """
+    uncertain = reach is not None or plan.strategy == NEXT_MATCH
+    over = IntervalFacts(plan, unit, reach or Reach(0)) if uncertain else None
     return {
         "name": plan.name,
         "components": [
@@ -43,9 +48,10 @@ def facts(plan: Plan, unit: str | None = None) -> dict[str, Any]:
         "returns": [{"name": alias, "value": write(expr)} for alias, expr in plan.returns],
         "strategy": plan.strategy,
         "confidence": str(plan.confidence),
+        "intervals": reach is not None,
         "level": _level(plan),
-        "waits": waits(guarded(plan)),  # with skip-till-next-match also for rivals, which are negatives
-        "retention": _retention(plan, unit),
+        "waits": waits(plan) if over is None else over.waits(),
+        "retention": _retention(plan, unit) if over is None else over.retention(),
         "text": plan.text,
     }
 
@@ -105,7 +111,7 @@ def waits(plan: Plan) -> list[str]:
     match plan.level:
         case KSlack():
             beyond = "is past" if trailing else "reaches"
-            return [f"until the clock {beyond} {end} + {_slack(plan.level)}"]
+            return [f"until the clock {beyond} {end} + {slack_of(plan.level)}"]
         case Conservative() if plan.negations:
             return [_proof(plan, negation) for negation in plan.negations]
         case Aggressive(patience=patience, retractions=chosen) if plan.negations and (
@@ -118,13 +124,6 @@ def waits(plan: Plan) -> list[str]:
             wait = " + the patience it chooses" if chosen is not None else f" + {patience}" if patience.amount else ""
             return [f"until the clock {beyond} {moment}{wait}"]
     return ["nothing: it leaves with its last event"]
-
-
-def _slack(level: KSlack) -> str:
-    """What is added to the end of a match, in words."""
-    if level.k is None:
-        return f"the slack it chooses (at most {level.max})"
-    return f"{level.k}{' (other sources have their own slack)' * bool(level.sources)}"
 
 
 def _right_end(plan: Plan, negation: Negation) -> str:
@@ -140,29 +139,18 @@ def _proof(plan: Plan, negation: Negation) -> str:
 
 
 def _retention(plan: Plan, unit: str | None) -> dict[str, Any]:
-    match plan.level:
-        case KSlack(k=k, max=most, sources=sources):
-            waits = [slack for slack in (k, most) if slack is not None] + [slack for _, slack in sources]
-            longest, name = _longest(waits, unit), "max" if k is None else "the largest slack" if sources else "k"
-        case Aggressive(max_delay=max_delay, patience=patience):
-            longest = _longest([max_delay, patience], unit)
-            name = "max_delay" if longest is max_delay else "patience"
-        case Conservative():
-            types = options(plan.types).replace(" or ", " and ")
-            text = (
-                f"{plan.window} behind what punctuation has proven: an event is kept until punctuation of "
-                f"{types} has passed it by the window; without any, until the end"
-            )
-            return {"text": text, "units": None, "unit": unit}
+    if isinstance(plan.level, Conservative):
+        types = options(plan.types).replace(" or ", " and ")
+        text = (
+            f"{plan.window} behind what punctuation has proven: an event is kept until punctuation of "
+            f"{types} has passed it by the window; without any, until the end"
+        )
+        return {"text": text, "units": None, "unit": unit}
+    slack, name, patience = promise_of(plan.level, unit)
+    longest = slack if patience is None else widest([slack, patience], unit)
     text = f"{_sum(plan.window, longest)} of event time behind the clock: the window and {name}"
     units = None if unit is None else whole_units(plan.window, unit) + whole_units(longest, unit)
     return {"text": text, "units": units, "unit": unit}
-
-
-def _longest(lengths: list[Duration], unit: str | None) -> Duration:
-    """The longest of some lengths; plain ones count only where the unit is known, or the first is plain."""
-    alike = [length for length in lengths if unit is not None or length.plain == lengths[0].plain]
-    return max(alike, key=lambda length: length.exact(unit or "ns"))
 
 
 def _sum(a: Duration, b: Duration) -> str:
@@ -189,12 +177,23 @@ def show(told: dict[str, Any], console: Console) -> None:
         ("Window", Text(with_units(told["window"]))),
         ("Returns", _lines([f"{r['name']} = {r['value']}" for r in told["returns"]])),
         ("Strategy", Text(told["strategy"])),
-        *([] if told["confidence"] == str(Confidence()) else [("Confidence", Text(told["confidence"]))]),
+        *_confidence(told),
         ("Level", Text(f"{told['level']['text']}: {told['level']['meaning']}")),
         ("A match waits", _lines(told["waits"])),
         ("State is kept", Text(with_units(told["retention"]))),
     ]
     console.print(Padding(grid(rows), (1, 0, 0, 0), expand=False))
+
+
+def _confidence(told: dict[str, Any]) -> list[tuple[str, RenderableType]]:
+    """How probable a match must be, where that is asked for or times are intervals."""
+    asked = told["confidence"]
+    if told["intervals"]:
+        unsure = "" if "SAMPLED" in asked else "; unknown where computing it would cost too much, and told all the same"
+        return [("Confidence", Text(asked + unsure))]
+    if asked == str(Confidence()):
+        return []
+    return [("Confidence", Text(f"{asked}, which all matches have as long as the stream's times are exact"))]
 
 
 def grid(rows: Sequence[tuple[str, RenderableType]]) -> Table:
@@ -232,6 +231,16 @@ def some(count: int, what: str, plural: str | None = None) -> str:
     ('1 event', '2,000 events', '0 matches')
     """
     return f"{count:,} {what if count == 1 else plural or what + 's'}"
+
+
+def unknown(count: int, plan: Plan) -> str:
+    """What to do about matches without a confidence."""
+    limit = plan.confidence if plan.confidence != Confidence() else "> 0"
+    return (
+        f"{some(count, 'match', 'matches')} came without a confidence, whatever the threshold: computing it exactly "
+        "would have cost too much. Count time in a coarser unit (Stream(unit='ms')), or allow estimates: "
+        f"CONFIDENCE {limit} SAMPLED 0.01"
+    )
 
 
 def _lines(texts: list[str]) -> RenderableType:

@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from latecomer.cli.columns import NAMES, StreamOptions, stream_options
 from latecomer.cli.inputs import (
     ColumnsOption,
     JsonOption,
     LevelOption,
-    TsOption,
-    TypeOption,
-    UnitOption,
     check_columns,
     read_columns,
     read_queries,
@@ -30,6 +28,7 @@ from latecomer.cli.pipeline import is_pipeline, refuse, run_pipeline
 from latecomer.errors import ConfigError
 
 if TYPE_CHECKING:
+    from latecomer.query.plan import Confidence
     from latecomer.runtime import Runtime
 
 #: Large enough that the cost per batch vanishes, small enough that a batch fits the processor's cache.
@@ -38,6 +37,7 @@ BATCH = 8_192
 LOOK = 1.0
 
 
+@stream_options
 def run(
     pipeline: Annotated[
         str | None,
@@ -70,18 +70,7 @@ def run(
             metavar="COLUMN", help="Column that says the order of arrival; else rows arrive as the file has them."
         ),
     ] = None,
-    type_: TypeOption = "type",
-    ts: TsOption = "ts",
-    id_: Annotated[
-        str | None,
-        typer.Option(
-            "--id", metavar="COLUMN", help="Column of the event ids; else events are numbered from 0 as they arrive."
-        ),
-    ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Column of the events' sources; late events are told by source."),
-    ] = None,
+    columns: StreamOptions = NAMES,
     clock: Annotated[
         str,
         typer.Option(
@@ -99,7 +88,6 @@ def run(
         str,
         typer.Option(metavar="COLUMN", help="Column that names the type a punctuation speaks of; empty: all types."),
     ] = "of",
-    unit: UnitOption = None,
     column: ColumnsOption = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Events per batch; the answer does not depend on it.")] = BATCH,
     snapshot: Annotated[
@@ -134,7 +122,16 @@ def run(
     if pipeline is not None:
         if not is_pipeline(pipeline):
             raise ConfigError(f"{pipeline!r} is no pipeline, a file that ends in .toml; queries are given with --query")
-        refuse(pipeline, query=query, input=input_, output=output, late=late, level=level, snapshot=snapshot)
+        refuse(
+            pipeline,
+            query=query,
+            input=input_,
+            output=output,
+            late=late,
+            level=level,
+            snapshot=snapshot,
+            **columns.given,
+        )
         run_pipeline(pipeline)
         return
     if not query or input_ is None or output is None:
@@ -144,26 +141,24 @@ def run(
     from latecomer.cli.tally import Tally
     from latecomer.connectors.files import EventWriter, open_events
     from latecomer.runtime import Runtime
-    from latecomer.stream import Stream
 
     check_paths(input=input_, output=output, late=late, snapshot=snapshot)
-    if clock == "source" and source is None:
+    if clock == "source" and columns.source is None:
         raise ConfigError("--clock source needs to know who sends what: --source COLUMN")
     queries = read_queries(query, level)
-    events = open_events(input_, time=ts, text=(type_,), types=read_columns(column))
-    stream = Stream(
-        type=type_,
-        ts=ts,
-        id=id_,
-        source=source,
-        unit=unit,
-        clock=clock,  # type: ignore[arg-type]  # checked by Stream
-        punctuation=punctuation,
-        of=of,
-        schema=events.schema,
-    )
+    types = columns.times | read_columns(column)
+    events = open_events(input_, time=columns.time, text=(columns.type,), types=types)
+    stream = columns.stream(clock=clock, punctuation=punctuation, of=of, schema=events.schema)
     check_columns(queries, stream, input_, events.schema)
     runtime = Runtime(stream, queries)
+    for idle in () if stream.uncertain or as_json else queries:
+        if idle.plan.confidence != Confidence():
+            Console(stderr=True).print(
+                f"{idle.name}: times are exact here, so CONFIDENCE {idle.plan.confidence} keeps every match. Say what "
+                "is uncertain: --uncertainty, --granularity, or --lower, --upper and --longest",
+                highlight=False,
+                markup=False,
+            )
     tally = Tally(queries)
     told: dict[str, Any] = {}
     saved = b""

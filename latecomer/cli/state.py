@@ -15,7 +15,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from latecomer.cli.report import facts, grid, some, with_units
+from latecomer.cli.intervals import Reach
+from latecomer.cli.report import facts, grid, some, unknown, with_units
 from latecomer.consistency.clock import END, FAR
 from latecomer.query.plan import Plan
 from latecomer.units import UNITS
@@ -168,7 +169,8 @@ def _query(
     plan: Plan, query: Mapping[str, Any], told: Mapping[str, Any], times: Times
 ) -> list[tuple[str, RenderableType]]:
     """What is said of one query, line by line."""
-    known, counters = facts(plan, told["unit"]), told["counters"]
+    reach = None if told["longest"] is None else Reach(told["longest"])
+    known, counters = facts(plan, told["unit"], reach), told["counters"]
     lines = [
         ("Level", f"{known['level']['text']}: {known['level']['meaning']}"),
         ("A match waits", "\n".join(known["waits"])),
@@ -190,9 +192,22 @@ def _query(
     found = some(counters["inserted"][plan.name], "match", "matches")
     late = [f"; {some(n, 'event')} {reason}" for reason, n in counters["late"][plan.name].items()]
     lines.append(("Found", f"{found}, {counters['deleted'][plan.name]:,} taken back{''.join(late)}"))
+    lines += _confidences(counters["confidences"].get(plan.name), plan)
     if query.get("gives_up"):
         lines.append(("Gives up", query["gives_up"]))
     return [(label, Text(text)) for label, text in lines]
+
+
+def _confidences(counts: Mapping[str, int] | None, plan: Plan) -> list[tuple[str, str]]:
+    """What computing confidences cost, and what became of those that cost too much."""
+    if counts is None:
+        return []
+    text = f"{counts['steps']:.3g} steps were taken to compute them (some 2 ns each)"
+    if counts["unknown"]:
+        text += "\n" + unknown(counts["unknown"], plan)
+    if counts["sampled"]:
+        text += f"\n{some(counts['sampled'], 'match', 'matches')} came with an estimate, since it would have cost more"
+    return [("Confidences", text)]
 
 
 def _horizon(query: Mapping[str, Any], clock: int | None, times: Times) -> list[tuple[str, str]]:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
-from latecomer.cli.report import some
+from latecomer.cli.report import some, unknown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,12 +30,17 @@ class Tally:
     seconds: float = 0.0
     #: (query, op) -> changes
     changes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: query -> matches inserted without a confidence, since computing it would have cost too much
+    unknown: Counter[str] = field(default_factory=Counter)
     #: (query or None for the stream itself, reason) -> late rows
     late: Counter[tuple[str | None, str]] = field(default_factory=Counter)
 
     def take(self, changes: pa.Table, late: pa.Table) -> None:
         """Count one output."""
         self.changes.update(_count(changes, "query", "op"))
+        if "confidence" in changes.column_names and changes["confidence"].null_count:
+            nulls = changes.filter(pc.is_null(changes["confidence"]))
+            self.unknown.update(nulls.filter(pc.equal(nulls["op"], "insert"))["query"].to_pylist())
         self.late.update(_count(late, "query", "reason"))
 
     @property
@@ -59,6 +65,7 @@ class Tally:
                     "inserted": self.changes[q.name, "insert"],
                     "deleted": self.changes[q.name, "delete"],
                     "late": self._reasons(q.name),
+                    **({"unknown_confidences": self.unknown[q.name]} if self.unknown[q.name] else {}),
                 }
                 for q in self.queries
             ],
@@ -83,6 +90,9 @@ class Tally:
             late_text = ", ".join(f"{n:,} {reason}" for reason, n in reasons.items()) or "0"
             table.add_row(q.name, str(q.level), f"{inserted - deleted:,}", f"{deleted:,}", late_text)
         console.print(table)
+        for q in self.queries:
+            if self.unknown[q.name]:
+                console.print(f"{q.name}: {unknown(self.unknown[q.name], q.plan)}", highlight=False)
         for reason, n in self._reasons(None).items():
             console.print(f"{some(n, 'row')} {reason}", highlight=False)
         if self.duplicates:

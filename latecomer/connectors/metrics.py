@@ -66,6 +66,11 @@ STREAM = {
 }
 LATE = _counter("late_events", "Events that broke the promise of a query's level", "query", "reason")
 INSERTED = _counter("matches_inserted", "Matches that left", "query")
+CONFIDENCES = {
+    "steps": _counter("confidence_steps", "Elementary steps, of some 2 ns, that confidences of matches took", "query"),
+    "unknown": _counter("unknown_confidences", "Matches whose confidence would have cost too much to compute", "query"),
+    "sampled": _counter("sampled_confidences", "Matches whose confidence is an estimate", "query"),
+}
 DELETED = _counter("matches_deleted", "Matches that were taken back", "query")
 SOURCE_EVENTS = _counter("source_events", "Events by sender", "source")
 SOURCE_LATE = _counter("source_late_events", "Late events by sender, once for each query they are late for", "source")
@@ -90,7 +95,7 @@ SOURCE_SHARE = _gauge("source_late_ratio", "Share of a sender's last events that
 SOURCE_LATENESS = _gauge("source_lateness_seconds", "Lateness of a sender's events", "source", "quantile")
 
 FAMILIES = (
-    *STREAM.values(), LATE, INSERTED, DELETED, SOURCE_EVENTS, SOURCE_LATE,
+    *STREAM.values(), LATE, INSERTED, DELETED, *CONFIDENCES.values(), SOURCE_EVENTS, SOURCE_LATE,
     CLOCK, STATE_EVENTS, STATE_BYTES, LAG, SLACK, PATIENCE, RETENTION, PROMISE_LAG, *HELD.values(),
     SOURCE_LAG, SOURCE_IDLE, SOURCE_SHARE, SOURCE_LATENESS,
 )  # fmt: skip
@@ -219,6 +224,9 @@ def _counts(counters: Mapping[str, Any]) -> Iterator[Sample]:
     for key, family in (("inserted", INSERTED), ("deleted", DELETED)):
         for query, count in counters.get(key, {}).items():
             yield family, (query,), float(count)
+    for query, kinds in counters.get("confidences", {}).items():
+        for kind, count in kinds.items():
+            yield CONFIDENCES[kind], (query,), float(count)
 
 
 def _state(explained: Mapping[str, Any]) -> Iterator[Sample]:

@@ -25,9 +25,10 @@ OTHERS = "(others)"
 def explain(plans: Sequence[Plan], engine: Engine | None, counters: Mapping[str, Any]) -> dict[str, Any]:
     """One entry per query, and the state that they share.
 
-    Keys: ``clock`` and ``now`` (units or None), ``unit``, ``timestamps`` (whether times count from 1970), ``events``
-    (also those on the shelf) and ``bytes`` (in memory) of state, ``memory`` (None without a state folder: ``budget``
-    and ``in_memory`` in bytes, ``events_on_shelf``, ``pending`` events, blobs read and written and their bytes),
+    Keys: ``clock`` and ``now`` (units or None), ``longest`` (units; None where times are exact), ``unit``,
+    ``timestamps`` (whether times count from 1970), ``events`` (also those on the shelf) and ``bytes`` (in memory) of
+    state, ``memory`` (None without a state folder: ``budget`` and ``in_memory`` in bytes, ``events_on_shelf``,
+    ``pending`` events, blobs read and written and their bytes),
     ``counters``, ``sources`` (by name: ``events`` and ``late`` since the start, ``clock``,
     ``idle``, ``heard`` (the ``now`` of its last event), and of the last events ``share_late`` and ``lateness``
     quantiles in units), ``bounds`` (punctuation by type), and ``queries``: by name ``level``, ``window``,
@@ -43,6 +44,7 @@ def explain(plans: Sequence[Plan], engine: Engine | None, counters: Mapping[str,
             "now": None,
             "unit": None,
             "timestamps": False,
+            "longest": None,
             "sources": {},
             "events": 0,
             "bytes": 0,
@@ -60,6 +62,7 @@ def explain(plans: Sequence[Plan], engine: Engine | None, counters: Mapping[str,
     return {
         "clock": None if clock == BEGINNING else clock,
         "unit": engine.unit,
+        "longest": None if engine.intake.intervals is None else engine.intake.intervals.longest,
         "timestamps": pa.types.is_timestamp(engine.intake.ts_type),
         "events": engine.log.held,
         "bytes": engine.nbytes,

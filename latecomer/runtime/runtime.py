@@ -272,7 +272,9 @@ class Runtime:
     @property
     def counters(self) -> dict[str, Any]:
         """Counts since the start: ``rows``, ``events``, ``other_types``, ``punctuation``, ``duplicates``,
-        ``conflicts``, ``malformed``; ``late`` by query and reason; ``inserted`` and ``deleted`` by query.
+        ``conflicts``, ``malformed``; ``late`` by query and reason; ``inserted`` and ``deleted`` by query; and of
+        queries whose matches have a confidence ``confidences``: the ``steps`` that computing them took, and how many
+        matches came with an ``unknown`` or a ``sampled`` one.
         """
         plain = ("rows", "events", "other_types", "punctuation", "duplicates", "conflicts", "malformed", "ahead")
         result: dict[str, Any] = {name: self._counters[name] for name in plain}
@@ -283,6 +285,9 @@ class Runtime:
                 result["late"][key[0]][key[1]] = count
         result["inserted"] = {n: self._counters[n, "insert"] for n in names}
         result["deleted"] = {n: self._counters[n, "delete"] for n in names}
+        kinds = ("steps", "unknown", "sampled")
+        told = {n: {kind: self._counters[n, kind] for kind in kinds} for n in names}
+        result["confidences"] = {n: counts for n, counts in told.items() if any(counts.values())}
         return result
 
     def explain(self) -> dict[str, Any]:

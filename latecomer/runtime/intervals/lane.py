@@ -14,6 +14,7 @@ Invariant: with ``h`` the horizon of a final level, no event that is still to co
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,7 +129,10 @@ class IntervalLane:
         testers: Sequence[Tester],
         paging: Paging | None = None,
         intervals: Intervals | None = None,
+        counters: Counter[Any] | None = None,
     ) -> None:
+        """``counters``: where what confidences cost, and those that are not exact, are counted by query."""
+        self._counters: Counter[Any] = Counter() if counters is None else counters
         self.policy, self.layout, self._log = policy, layout, log
         timing = self._timing = LogTiming(log) if intervals is None else LogTiming(log, intervals.shapes)
         self._longest = 0 if intervals is None else intervals.longest
@@ -188,6 +192,10 @@ class IntervalLane:
             yield from self._advance(query, horizons, max(query.entry, self.policy.entry()), proofs)
         for store in self.stores.values():
             store.commit()
+        for query in self.queries:
+            steps = query.matcher.spent()
+            if steps:
+                self._counters[query.pattern.plan.name, "steps"] += steps
         self._purge(proofs)
 
     def _advance(self, query: IntervalQuery, horizons: list[int], entry: int, proofs: Proofs) -> Iterator[Delta]:
@@ -242,6 +250,11 @@ class IntervalLane:
         yield from self._leave(query, rows)
 
     def _told(self, query: IntervalQuery, revision: Revision, amended: bool = False) -> Told:
+        name = query.pattern.plan.name
+        if revision.insert:
+            for kind, rows in (("unknown", np.isnan(revision.confidence)), ("sampled", revision.error > 0)):
+                if rows.any():
+                    self._counters[name, kind] += int(rows.sum())
         return Told(query.number, revision.insert, revision.rows, revision.cause, amended, revision)
 
     def _purge(self, proofs: Proofs) -> None:

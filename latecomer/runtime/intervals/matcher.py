@@ -22,14 +22,16 @@ from typing import Protocol
 
 import numpy as np
 
+from latecomer.query.expressions import variables
 from latecomer.query.plan import Confidence
 from latecomer.runtime.intervals.chains import Chain, Chains, Place, distinct
-from latecomer.runtime.intervals.confidence import Budget, confidence
+from latecomer.runtime.intervals.confidence import confidence
 from latecomer.runtime.intervals.drift import Drift
 from latecomer.runtime.intervals.pattern import IntervalPattern
 from latecomer.runtime.intervals.pmf import F64, Distributions
 from latecomer.runtime.intervals.question import Answer, Hits, Question, Scope
 from latecomer.runtime.intervals.spans import SpanStore
+from latecomer.runtime.intervals.ways import Budget
 from latecomer.runtime.pattern import JoinOrder, Probe, Step, Test, Tester
 from latecomer.runtime.rows import expand
 from latecomer.runtime.selection import Selection
@@ -107,8 +109,9 @@ class IntervalMatcher:
         has moved by more than that.
         """
         self._pattern, self._store, self._layout, self._timing, self._tester = pattern, store_of, layout, timing, tester
-        self._least, self._budget = least, Budget.for_error(least.error, steps)
+        self._least, self._budget = least, Budget.for_error(least.error, steps, least.least)
         self.drift = Drift(moved)
+        self._steps = 0.0
         self._positives = pattern.positives
         self._chain = Chain(self._positives, self._positives)
         self._scopes: list[Scope] = list(dict.fromkeys((n.left, n.right) for n in pattern.plan.negations))
@@ -116,6 +119,13 @@ class IntervalMatcher:
         self._chains: dict[tuple[int, ...], Chain] = {}
         self._places: dict[tuple[int, tuple[int, ...]], Place] = {}
         types = {c.index: c.type for c in pattern.components}
+        # Positives by which it may differ what a candidate's hits are, besides the key.
+        negatives = [(n.component, {v for c in n.conjuncts for v in variables(c)}) for n in pattern.plan.negations]
+        self._decisive = [
+            j
+            for j, c in enumerate(pattern.plan.positives)
+            if any(c.var in named or c.type == negative.type for negative, named in negatives)
+        ]
         self._twins = {i: [p for p in self._positives if types[p] == types[i] and p != i] for i in types}
 
     # --- deltas ------------------------------------------------------------------------------------------------------
@@ -141,6 +151,7 @@ class IntervalMatcher:
     def assess(self, rows: Chains, view: View = View.ALL) -> Revision:
         """Those of the candidates that pass the threshold, by what the view holds."""
         now = self._answer(rows, [self._hits(rows, view)])
+        self._steps += now.steps
         found = _revision(True, rows, now)
         passes = self._passes(now)
         return found if every(passes) else found.take(passes.nonzero()[0])
@@ -171,12 +182,18 @@ class IntervalMatcher:
             new = self._hits(rows, View.NEW)
         old = self._hits(rows, View.OLD)
         before, now = self._answer(rows, [old]), self._answer(rows, [old, new])
+        self._steps += before.steps + now.steps
         was, passes = self._passes(before), self._passes(now)
         gone, shown, come = self.drift.replace(rows, self._positives, before, now, was, passes)
         if len(gone):
             yield _revision(False, rows, shown, cause).take(gone)
         if len(come):
             yield _revision(True, rows, now, cause).take(come)
+
+    def spent(self) -> int:
+        """The steps that confidences have taken since this was last asked."""
+        steps, self._steps = int(self._steps), 0.0
+        return steps
 
     def chains(self, refs: Sequence[I64], keys: U64) -> Chains:
         """Complete candidates of these positives, in pattern order."""
@@ -363,6 +380,7 @@ class IntervalMatcher:
             self._scopes,
             self._pattern.window,
             partial(self._timely, rows) if self._pattern.time_tests else None,
+            [rows.keys.view(np.int64), *(own[j] for j in self._decisive)],
         )
         return confidence(question, self._budget)
 

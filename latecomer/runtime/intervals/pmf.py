@@ -109,6 +109,12 @@ class Distributions:
     def __len__(self) -> int:
         return len(self.lower)
 
+    @property
+    def uniform(self) -> Bools:
+        """(n,) whether every instant is equally likely."""
+        result: Bools = self._kind == _UNIFORM
+        return result
+
     def cumulative(self, at: I64, times: I64) -> F64:
         """The weight at or before ``times`` (m, …) of the events ``at`` (m,). O(size of ``times``)."""
         wide = (slice(None),) + (None,) * (times.ndim - 1)
@@ -178,7 +184,7 @@ def _tables(weights: F64, lengths: I64) -> tuple[F64, F64, Bools]:
     starts = lengths.cumsum() - lengths
     owner = np.repeat(np.arange(len(lengths)), lengths)
     broken = np.maximum.reduceat((np.rint(weights) != weights).astype(np.int8), starts) > 0
-    broken |= np.add.reduceat(weights, starts) > _WHOLE
+    broken |= np.add.reduceat(weights, starts) > _WHOLE / 2  # sums of two totals are exact too
     largest = np.maximum.reduceat(weights, starts)
     # First to at most 1, so that neither very small nor very large weights overflow on the way.
     scaled = weights / np.where(broken, largest, 1.0)[owner] * np.where(broken, _WHOLE / (2.0 * lengths), 1.0)[owner]

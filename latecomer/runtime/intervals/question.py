@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -27,6 +28,20 @@ from latecomer.storage.store import Bools
 Scope = tuple[int | None, int | None]
 #: Where candidates (numbers) pass for these times of theirs.
 TimeTest = Callable[[I64, Sequence[I64]], Bools]
+
+
+_SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
+
+
+def ranges(counts: I64) -> tuple[I64, I64]:
+    """For so many items of each kind the kind of each, and its number among those of its kind.
+
+    >>> [column.tolist() for column in ranges(np.array([2, 0, 1]))]
+    [[0, 0, 2], [0, 1, 0]]
+    """
+    counts = np.maximum(counts, 0)
+    owner = np.arange(len(counts)).repeat(counts)
+    return owner, np.arange(len(owner)) - (counts.cumsum() - counts).take(owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +58,19 @@ class Hits:
     def take(self, at: I64) -> Hits:
         return Hits(self.owner.take(at), self.scope.take(at), self.event.take(at))
 
+    def of(self, candidates: I64) -> Hits:
+        """Those of some candidates, which are numbered anew; hits must be by owner."""
+        begin, end = (self.owner.searchsorted(candidates, side) for side in _SIDES)
+        owner, within = ranges(end - begin)
+        at = begin.take(owner) + within
+        return Hits(owner, self.scope.take(at), self.event.take(at))
+
+    def fresh(self) -> Bools:
+        """Which of hits by owner and event are the first ones of their event."""
+        fresh = np.ones(len(self), bool)
+        fresh[1:] = (np.diff(self.owner) != 0) | (np.diff(self.event) != 0)
+        return fresh
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -57,6 +85,8 @@ class Question:
         window: W.
         test: what else must hold of the own events' times: for some of the candidates and n arrays of their times
             (candidates, …) it says where it does. None: nothing.
+        alike: arrays (m,): candidates for which they are equal are likely to have the same events that may spoil them,
+            as far as these are near.
     """
 
     events: Distributions
@@ -67,9 +97,18 @@ class Question:
     scopes: Sequence[Scope]
     window: int
     test: TimeTest | None = None
+    alike: Sequence[I64] = ()
 
     def __len__(self) -> int:
         return len(self.own[0])
+
+    def take(self, at: I64) -> Question:
+        """The candidates ``at``, without their hits and test."""
+        own, earliest, latest, alike = (
+            [c.take(at) for c in side] for side in (self.own, self.earliest, self.latest, self.alike)
+        )
+        none = self.hits.take(np.zeros(0, np.int64))
+        return Question(self.events, own, earliest, latest, none, self.scopes, self.window, None, alike)
 
     def reach(self, owner: I64, scope: Scope) -> tuple[I64, I64]:
         """First and last time that can lie in the scope in any world."""
@@ -88,6 +127,16 @@ class Question:
         if right is None:
             return self.latest[-1].take(owner) + 1, self.earliest[0].take(owner) + self.window
         return self.latest[left].take(owner) + 1, self.earliest[right].take(owner) - 1
+
+    def ragged(self, hits: Hits) -> Bools:
+        """The candidates whose possible times do not follow from intervals alone: with an own event that has instants
+        without weight, or a spoiler that has, where two scopes meet. ``hits`` are by owner and event.
+        """
+        ragged = np.zeros(len(self), bool)
+        for own in self.own:
+            ragged |= self.events.gaps.take(own)
+        ragged[hits.owner[~hits.fresh() & self.events.gaps.take(hits.event)]] = True
+        return ragged
 
     def sorted_out(self) -> tuple[Hits, Bools]:
         """The hits that matter, by owner and event; and which candidates are surely spoiled."""
@@ -115,10 +164,12 @@ class Question:
 class Answer:
     """For each candidate: its confidence, the most that its standard error can be (0: exact), and its tightest ranges.
 
-    A confidence is NaN where it was too costly to compute and no sampling was allowed.
+    A confidence is NaN where it was too costly to compute and no sampling was allowed, and no more than a bound where
+    it is below what was asked for. ``steps``: what all of them cost, as if each had been computed alone.
     """
 
     confidence: F64
     error: F64
     earliest: list[I64]
     latest: list[I64]
+    steps: float = 0.0

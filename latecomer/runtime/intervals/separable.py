@@ -11,10 +11,14 @@ is, while the weights concerned have no more than :data:`BITS` bits together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from latecomer.runtime.intervals.evaluators import Block, Result
 from latecomer.runtime.intervals.pmf import F64
+from latecomer.runtime.intervals.question import Hits, Question
 from latecomer.storage.columns import I64
 
 #: Bits that a sum may need.
@@ -27,7 +31,12 @@ def pairs(block: Block) -> Result:
     first, last = (block.events.mass(block.own[j], block.times(j)) for j in (0, 1))
     first[start > block.latest[0][:, None]] = 0.0
     last[end > block.latest[1][:, None]] = 0.0
-    alpha, beta, scale = _parts(block, start, end)
+    all_alpha, all_beta, totals = parts(block, block.hits, start, end)
+    k = len(totals) // len(block)
+    alpha, beta = [all_alpha[i::k] for i in range(k)], [all_beta[i::k] for i in range(k)]
+    scale: F64 = np.ones(len(block))
+    for i in range(k):
+        scale *= totals[i::k]
     before: F64 = np.zeros_like(first)
     after: F64 = np.zeros_like(last)
     for subset in range(1 << len(alpha)):
@@ -43,6 +52,36 @@ def pairs(block: Block) -> Result:
     total = [block.events.total.take(own) for own in block.own]
     confidence = (first * before).sum(axis=1) / total[0] / total[1] / scale
     return confidence, [first * before, last * after]
+
+
+def uniform_pairs(question: Question, at: I64) -> F64:
+    """The chance that the two events of the candidates ``at``, both uniform, are in order and in the window: pairs of
+    times with ``t2 - t1 <= d`` are lattice points of a rectangle below a line. O(1) a candidate, whatever its lengths.
+    """
+    events = question.events
+    first, second = (own.take(at) for own in question.own)
+    sizes = [events.upper.take(own) - events.lower.take(own) + 1 for own in (first, second)]
+    # By whole numbers of any size where 64 bits do not hold the square of a length.
+    one, two, apart = (
+        c if _fits(sizes) else c.astype(object) for c in (*sizes, events.lower[second] - events.lower[first])
+    )
+
+    def below(distance: int) -> Any:
+        line = np.clip(distance - apart + one - 1, -1, one + two - 2)
+        return _triangle(line) - _triangle(line - one) - _triangle(line - two) + _triangle(line - one - two)
+
+    result: F64 = ((below(question.window) - below(0)) / (one * two)).astype(np.float64)
+    return result
+
+
+def _fits(sizes: Sequence[I64]) -> bool:
+    return int(max(s.max(initial=0) for s in sizes)) < 1 << 30
+
+
+def _triangle(line: Any) -> Any:
+    """How many points with whole coordinates from 0 lie at or below a line."""
+    line = np.maximum(line, -2)
+    return (line + 1) * (line + 2) // 2
 
 
 def triples(block: Block) -> Result:
@@ -69,18 +108,20 @@ def _between(weights: F64, base: I64, low: I64, high: I64) -> F64:
     return result
 
 
-def _parts(block: Block, start: I64, end: I64) -> tuple[list[F64], list[F64], F64]:
-    """For each of the k events of every candidate the parts of its weight outside all its scopes that depend on the
-    first and on the last time, (c, size) each; and the product of their totals (c,).
+def parts(question: Question | Block, hits: Hits, start: I64, end: I64) -> tuple[F64, F64, F64]:
+    """For each event of every candidate the parts (…, size) of its weight outside all its scopes that depend on the
+    first and on the last time, and its total; in the order of ``hits``, which are by owner and event.
+
+    ``start`` and ``end`` (c, size) are times of the two events of each candidate.
     """
-    hits, events, window = block.hits, block.events, block.window
+    events, window = question.events, question.window
     fresh = np.ones(len(hits), bool)
     fresh[1:] = (np.diff(hits.owner) != 0) | (np.diff(hits.event) != 0)
     item = fresh.cumsum() - 1
-    owner, total = hits.owner[fresh], events.total.take(hits.event[fresh])
-    alpha = np.zeros((len(owner), start.shape[1]))
+    total = events.total.take(hits.event[fresh])
+    alpha = np.zeros((len(total), start.shape[1]))
     beta = np.repeat(total[:, None], end.shape[1], axis=1)
-    for number, (left, right) in enumerate(block.scopes):
+    for number, (left, right) in enumerate(question.scopes):
         at = (hits.scope == number).nonzero()[0]
         if not len(at):
             continue
@@ -95,8 +136,4 @@ def _parts(block: Block, start: I64, end: I64) -> tuple[list[F64], list[F64], F6
         else:
             alpha[row] += events.cumulative(event, one)
             beta[row] -= events.cumulative(event, other - 1)
-    k = len(owner) // len(block)
-    scale: F64 = np.ones(len(block))
-    for i in range(k):
-        scale *= total[i::k]
-    return [alpha[i::k] for i in range(k)], [beta[i::k] for i in range(k)], scale
+    return alpha, beta, total

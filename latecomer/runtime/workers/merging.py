@@ -51,7 +51,8 @@ def _whole(column: pa.ChunkedArray) -> I64:
 
 def counters(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """``Runtime.counters`` of all. Rows are counted by every worker, events of the queries by the one that has them."""
-    shared = {name for name in parts[0] if name not in ("duplicates", "conflicts", "late", "inserted", "deleted")}
+    own = ("duplicates", "conflicts", "late", "inserted", "deleted", "confidences")
+    shared = {name for name in parts[0] if name not in own}
     return {name: parts[0][name] if name in shared else total([part[name] for part in parts]) for name in parts[0]}
 
 
