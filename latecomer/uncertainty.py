@@ -109,6 +109,11 @@ def shape_of(given: object) -> Shape:
         if name in ("triangular", "normal"):
             return _with_argument(given, name, argument)
     elif isinstance(given, Sequence) and not isinstance(given, bytes):
+        if any(isinstance(w, (list, tuple)) for w in given):
+            raise ConfigError(
+                f"distribution={given!r}: a histogram is one list of weights, like [1, 3, 1]; distributions by source "
+                "are pairs of a name and one of these"
+            )
         weights = tuple(float(w) for w in given if isinstance(w, (int, float)) and not isinstance(w, bool))
         if not weights or len(weights) < len(given) or not all(0 <= w < inf for w in weights):
             raise ConfigError(f"distribution={given!r}: a histogram is a list of weights, each 0 or more")
@@ -131,7 +136,10 @@ def _with_argument(given: str, name: str, argument: str | None) -> Shape:
             raise ConfigError(f"distribution={given!r}: the peak lies between 0 (begin) and 1 (end of the interval)")
         return Triangular(value)
     if not 0 < value <= _MOST_SIGMAS:
-        raise ConfigError(f"distribution={given!r}: the interval reaches 0 to {_MOST_SIGMAS:g} standard deviations out")
+        raise ConfigError(
+            f"distribution={given!r}: the interval reaches some standard deviations out, more than 0 and at "
+            f"most {_MOST_SIGMAS:g}"
+        )
     return Normal(value)
 
 
@@ -162,9 +170,7 @@ def by_source(option: str, given: object, source: str | None) -> dict[Any, Any] 
     """The settings of single sources, if ``given`` is such: a mapping, or its pairs. ``None`` names all others."""
     if isinstance(given, Mapping):
         pairs = list(given.items())
-    elif (
-        isinstance(given, (list, tuple)) and given and all(isinstance(p, (list, tuple)) and len(p) == 2 for p in given)
-    ):
+    elif isinstance(given, (list, tuple)) and given and all(_is_setting(option, pair) for pair in given):
         pairs = [(p[0], p[1]) for p in given]
     else:
         return None
@@ -172,7 +178,20 @@ def by_source(option: str, given: object, source: str | None) -> dict[Any, Any] 
         raise ConfigError(f"{option}={given!r} names sources: their column is needed, Stream(source='device')")
     if not pairs:
         raise ConfigError(f"{option}={given!r} names no source: give some, or one value for all")
+    twice = next((name for i, (name, _) in enumerate(pairs) if name in [n for n, _ in pairs[:i]]), _NOBODY)
+    if twice is not _NOBODY:
+        raise ConfigError(f"{option}={given!r} names the source {twice!r} twice: give it once")
     return dict(pairs)
+
+
+def _is_setting(option: str, given: object) -> bool:
+    """A pair of a source and its value. No distribution is a number, so two numbers are weights."""
+    if not isinstance(given, (list, tuple)) or len(given) != 2:
+        return False
+    return option != "distribution" or not isinstance(given[1], (int, float))
+
+
+_NOBODY = object()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ def malformed(out):
 @pytest.mark.parametrize(
     ("wrong", "detail"),
     [
-        (row(2, "B", 5, v=1.5), "v=1.5 is no int64"),
-        (row(2, "B", 5, key=1.9), "key=1.9 is no int64"),
-        (row(2, "B", 5.9), "ts=5.9 is no int64"),
-        (row(2.7, "B", 5), "id=2.7 is no int64"),
-        (row(2, "B", "soon"), "ts='soon' is no int64"),
+        (row(2, "B", 5, v=1.5), "v=1.5 is no whole number"),
+        (row(2, "B", 5, key=1.9), "key=1.9 is no whole number"),
+        (row(2, "B", 5.9), "ts=5.9 is no whole number"),
+        (row(2.7, "B", 5), "id=2.7 is no whole number"),
+        (row(2, "B", "soon"), "ts='soon' is no whole number"),
         (row(2, 7, 5), "type=7 is no string"),
         (row(2**70, "B", 5), f"id={2**70} is no int64"),
     ],

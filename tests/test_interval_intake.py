@@ -65,7 +65,7 @@ def test_both_ends_in_columns():
         (a(lo=3, hi=5, w=[1, None, 1]), "w holds a weight that is negative or no number"),
         (a(lo=3, hi=5, w=[0, 0, 0]), "w holds no weight above 0"),
         (a(lo=FAR + 1, hi=FAR + 1), f"lo={FAR + 1} (int64) is beyond ±{FAR} ms"),
-        (a(lo=3, hi="x"), "hi='x' is no int64"),
+        (a(lo=3, hi="x"), "hi='x' is no whole number"),
         (a(lo=3, hi=5, w="xy"), "w='xy' is no list<item: double>"),
         ({"type": None, "lo": 5, "hi": 4}, "type is null"),
         ({"type": "P"}, "lo and hi are null"),

@@ -7,8 +7,11 @@ state is kept. ``str(level)`` is what the CONSISTENCY clause of a query says.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Literal
 
 from latecomer.errors import ConfigError, options
@@ -138,8 +141,7 @@ class Aggressive:
         object.__setattr__(self, "retractions", None if retractions is None else _share("retractions", retractions))
         object.__setattr__(self, "corrections", _choice("corrections", corrections, ("changes", "replace")))
         object.__setattr__(self, "on_late", _choice("on_late", on_late, ("divert", "amend")))
-        step = confidence_step if confidence_step == 0 else _share("confidence_step", confidence_step)
-        object.__setattr__(self, "confidence_step", float(step))
+        object.__setattr__(self, "confidence_step", _share("confidence_step", confidence_step, nothing=True))
         if retractions is not None and self.patience.amount:
             raise ConfigError("retractions= chooses the patience, and patience= fixes it: use one of them")
 
@@ -169,10 +171,18 @@ CHOICES = (
 )
 
 
-def _share(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
-        raise ConfigError(f"{name}={value!r}: a share between 0 and 1 is needed, like 0.99 or 0.01")
-    return float(value)
+def _share(name: str, value: float | str, nothing: bool = False) -> float:
+    """A share as a number or a percentage; ``nothing``: it may be 0."""
+    share: object = value
+    if isinstance(value, str) and re.fullmatch(r"\s*[0-9.]+\s*%\s*", value):
+        with suppress(ValueError):
+            share = float(Fraction(value.replace("%", "").strip()) / 100)
+    number = isinstance(share, (int, float)) and not isinstance(share, bool)
+    if not number or not (0 < share < 1 or (nothing and share == 0)):  # type: ignore[operator]  # it is a number
+        allowed = "from 0 (every change is told) to below 1" if nothing else "between 0 and 1"
+        example = "0.05 or '5%'" if nothing else "0.99 or '1%'"
+        raise ConfigError(f"{name}={value!r}: a share {allowed} is needed, like {example}")
+    return float(share)  # type: ignore[arg-type]
 
 
 def _choice(name: str, value: str, allowed: tuple[str, ...]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fractions import Fraction
 from typing import Any
 
 from lark import Token, Tree
@@ -49,8 +50,8 @@ class Argument:
         return int(start or 0)
 
 
-#: What values options take: a duration, a share between 0 and 1, or one of some words.
-_LENGTH, _SHARE = "a duration", "a share"
+#: What values options take: a duration, a share between 0 and 1, one that may be 0, or one of some words.
+_LENGTH, _SHARE, _STEP = "a duration", "a share", "a step"
 _ON_LATE = ("divert", "amend")
 _OPTIONS: dict[str, dict[str, str | tuple[str, ...]]] = {
     "kslack": {"k": _LENGTH, "source": _LENGTH, "recall": _SHARE, "max": _LENGTH, "on_late": _ON_LATE},
@@ -60,7 +61,7 @@ _OPTIONS: dict[str, dict[str, str | tuple[str, ...]]] = {
         "patience": _LENGTH,
         "retractions": _SHARE,
         "corrections": ("changes", "replace"),
-        "confidence_step": _SHARE,
+        "confidence_step": _STEP,
         "on_late": _ON_LATE,
     },
 }
@@ -136,15 +137,23 @@ class LevelReader:
             if isinstance(value, Token) and value.lower() in kind:
                 return value.lower()
             raise self.fail(f"{option} cannot be {argument.told}", at, f"allowed are {options(kind)}")
-        example = "a share between 0 and 1, like 0.99 or 0.01" if kind == _SHARE else "a duration, like 5 minutes"
-        if isinstance(value, Token):
-            raise self.fail(f"{option} cannot be {argument.told}", at, f"it is {example}")
+        allowed = {
+            _LENGTH: "it is a duration, like 5 minutes",
+            _SHARE: "it is a share between 0 and 1, like 0.99 or 1%",
+            _STEP: "it is a share from 0 (every change is told) to below 1, like 0.05 or 5%",
+        }
+        problem = self.fail(f"{option} cannot be {argument.told}", at, allowed[kind])
+        if isinstance(value, Token) or (kind == _LENGTH and value.data == "percentage"):
+            raise problem
         if kind == _LENGTH:
             return self.length(value)
         number = value.children[0]
-        if not isinstance(number, Token) or not 0 < float(number) < 1:
-            raise self.fail(f"{option} cannot be {argument.told}", at, f"it is {example}")
-        return float(number)
+        if not isinstance(number, Token):
+            raise problem
+        share = float(Fraction(number) / 100) if value.data == "percentage" else float(number)
+        if not (0 < share < 1 or (share == 0 and kind == _STEP)):
+            raise problem
+        return share
 
     def _check_together(self, given: set[str], argument: Argument) -> None:
         for pair, why in _APART.items():

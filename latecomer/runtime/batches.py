@@ -121,8 +121,14 @@ def _column(name: str, values: list[Any], wanted: pa.DataType | None, details: d
             kept.append(_safely(pa.array([value]), wanted)[0].as_py())
         except (pa.ArrowException, OverflowError, TypeError, ValueError):
             kept.append(None)
-            details.setdefault(row, f"{name}={value!r} is no {wanted}")
+            details.setdefault(row, f"{name}={value!r} is no {_called(wanted, value)}")
     return pa.array(kept, wanted)
+
+
+def _called(wanted: pa.DataType, value: Any) -> str:
+    """What a value should have been, in words where that helps."""
+    fits = isinstance(value, int) or not pa.types.is_integer(wanted)
+    return str(wanted) if fits else "whole number"
 
 
 def _safely(column: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -328,7 +334,7 @@ def _cast(name: str, values: pa.Array, wanted: pa.DataType, bad: Any, details: d
         if pa.types.is_integer(values.type) and pa.types.is_integer(wanted):  # a wrapped value comes back the same
             wrong = wrong | ((_filled_as_is(forced) < 0) != (_filled_as_is(values) < 0))
         for row in np.flatnonzero(wrong & ~bad).tolist():
-            details[row] = f"{name}={values[row]} is no {wanted}"
+            details[row] = f"{name}={values[row]} is no {_called(wanted, values[row].as_py())}"
         bad |= wrong
         return pc.if_else(pa.array(wrong), pa.scalar(None, wanted), forced)
 

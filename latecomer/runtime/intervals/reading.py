@@ -28,6 +28,7 @@ from latecomer.uncertainty import F64, Intervals
 UPPER, SHAPE, WEIGHTS = "\0upper", "\0shape", "\0weights"
 HIDDEN: dict[str, pa.DataType] = {UPPER: pa.int64(), SHAPE: pa.int64(), WEIGHTS: pa.binary()}
 
+_WHOLE = 2.0**52  # sums of whole weights up to here are exact, and so are sums of two such
 #: The shape of an event that brings its own weights.
 OWN = -1
 
@@ -172,12 +173,16 @@ def _stretches(values: F64, first: I64, counts: I64) -> tuple[F64, I64]:
 
 
 def _packed(n: int, rows: I64, values: F64, first: I64, counts: I64) -> pa.Array:
-    """For ``rows`` of ``n`` their weights, made to sum to 1, as the bytes of float64 numbers."""
+    """For ``rows`` of ``n`` their weights as the bytes of float64 numbers: whole numbers as they are, others made to sum
+    to 1.
+    """
     if not len(rows):
         return pa.nulls(n, pa.binary())
     flat, begins = _stretches(values, first, counts)
-    flat = flat / np.maximum.reduceat(flat, begins).repeat(counts)  # no sum of large weights is infinite
-    flat = flat / np.add.reduceat(flat, begins).repeat(counts)
+    largest = np.maximum.reduceat(flat, begins)  # first by that: no sum of large weights is infinite
+    broken = (np.maximum.reduceat(flat != np.rint(flat), begins) > 0) | (largest * counts > _WHOLE)
+    flat = flat / np.where(broken, largest, 1.0).repeat(counts)
+    flat = flat / np.where(broken, np.add.reduceat(flat, begins), 1.0).repeat(counts)
     lengths = np.zeros(n + 1, np.int64)
     lengths[rows + 1] = 8 * counts
     offsets = np.cumsum(lengths).astype(np.int32)
