@@ -14,7 +14,7 @@ KILLS ?= 100
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-kafka lint types contracts bench fuzz loadtest clean java chromium
+.PHONY: help demo test test-kafka lint types contracts bench bench-peers fuzz loadtest clean java chromium
 
 help:  ## show this list
 	@echo "Latecomer: pattern queries over streams whose events arrive late"
@@ -40,8 +40,14 @@ types: .venv/.test  ## check the types (mypy --strict)
 contracts: .venv/.test  ## check which folder may import which (import-linter)
 	@$(BIN)/lint-imports --no-cache
 
-bench: .venv/.test  ## measure the engine against the offline limit
+bench: .venv/.test  ## measure the engine, and write docs/performance.md; one part: `make bench-speed-W2`
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+bench-%: .venv/.test
+	@$(BIN)/python -m benchmarks $* $(ARGS)
+
+bench-peers: .venv/.test java  ## the same beside Flink CEP, Esper, DuckDB, Polars and plain Python (needs a JDK)
+	@$(BIN)/python -m benchmarks peers $(ARGS)
 
 fuzz: .venv/.test  ## compare the engine with brute force for MINUTES (default 5), then kill it at POINTS (1000)
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)

@@ -45,6 +45,7 @@ from benchmarks import (
 )
 from benchmarks.profiling import profile
 from benchmarks.shapes import WORKLOADS
+from latecomer.errors import LatecomerError
 
 #: Workloads that are run beside the peers, with the share of late events in per cent.
 PEERS = [(name, 10) for name in peers.NAMES] + [("W1", 30), ("W1", 50), ("W2", 30), ("W2", 50), ("W1", 0), ("W2", 0)]
@@ -115,6 +116,10 @@ def main(arguments: list[str] | None = None) -> int:
             report = PARTS[name](repeats, quick=options.quick)
         except harness.Disqualified as problem:
             print(f"DISQUALIFIED: {name}: {problem}", file=sys.stderr)
+            failed += 1
+            continue
+        except LatecomerError as problem:
+            print(f"NOT MEASURED: {name}: {problem}", file=sys.stderr)
             failed += 1
             continue
         if options.quick:
