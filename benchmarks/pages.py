@@ -63,10 +63,11 @@ def replaced(text: str, name: str, content: str) -> str:
 def about(report: dict[str, Any]) -> str:
     """The machine, as a line."""
     machine = report["machine"]
+    kernel = report["settings"].get("kernel", machine["kernel"])
     load = "" if machine.get("load") is None else f"; load {machine['load'][0]:.1f} at the end"
     return (
         f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, NumPy {machine['numpy']}, PyArrow "
-        f"{machine['pyarrow']}, {machine['kernel']} kernel, commit {machine['commit']}{load}."
+        f"{machine['pyarrow']}, {kernel} kernel, commit {machine['commit']}{load}."
     )
 
 
