@@ -30,6 +30,7 @@ from latecomer.serve.limits import Rate, TooLarge, TooSlow, read_body
 from latecomer.serve.metrics import ServiceMetrics
 from latecomer.serve.openapi import FARTHEST, FORMS, ROWS, describe, has_words
 from latecomer.serve.reading import Refused
+from latecomer.serve.server import HEAD_BYTES
 from latecomer.serve.sse import Bell, EventStream, changes
 from latecomer.serve.watching import Frames
 
@@ -79,7 +80,7 @@ class Problem(HTTPException):
 class Punctuation(msgspec.Struct, forbid_unknown_fields=True):
     """The body of ``/v1/punctuate``."""
 
-    ts: int
+    ts: int | float
     type: str | None = None
     source: str | None = None
     key: dict[str, Any] | None = None
@@ -88,7 +89,7 @@ class Punctuation(msgspec.Struct, forbid_unknown_fields=True):
 class Now(msgspec.Struct, forbid_unknown_fields=True):
     """The body of ``/v1/advance``."""
 
-    now: int
+    now: int | float
 
 
 class Api:
@@ -178,7 +179,7 @@ class Api:
         if key is not None and not (0 < len(key) <= 200 and key.isascii() and key.isprintable() and " " not in key):
             raise Problem(422, "Idempotency-Key: up to 200 printable characters without blanks are needed")
         began = asyncio.get_running_loop().time()
-        body = await self._body(request, self.options.max_body)
+        body = await self._body(request, min(self.options.max_body, self.options.inbox))
         receipt = await self._wait(self.backend.submit(body, FORMS[media], key, reserved=True))
         self.metrics.seconds.observe(asyncio.get_running_loop().time() - began)
         if receipt.dead and not receipt.accepted and not receipt.repeated:
@@ -194,15 +195,13 @@ class Api:
     async def punctuate(self, request: Request) -> Response:
         """POST /v1/punctuate."""
         told = await self._document(request, Punctuation)
-        _check_time("ts", told.ts)
-        given = {"ts": told.ts, "type": told.type, "source": told.source, "key": told.key}
+        given = {"ts": _time("ts", told.ts), "type": told.type, "source": told.source, "key": told.key}
         return JSONResponse(await self._wait(self.backend.control("punctuate", **given)))
 
     async def advance(self, request: Request) -> Response:
         """POST /v1/advance."""
         told = await self._document(request, Now)
-        _check_time("now", told.now)
-        return JSONResponse(await self._wait(self.backend.control("advance", now=told.now)))
+        return JSONResponse(await self._wait(self.backend.control("advance", now=_time("now", told.now))))
 
     async def finish(self, request: Request) -> Response:
         """POST /v1/finish."""
@@ -232,12 +231,15 @@ class Api:
 
     async def changes(self, request: Request) -> Any:
         """GET /v1/changes."""
+        _only(request, "after", "limit", "wait")
         feed = self.backend.feeds["changes"]
-        given = request.headers.get("last-event-id") or request.query_params.get("after")
-        try:
-            after = feed.newest if given is None else feed.place(given)
-        except ValueError:
-            raise Problem(422, f"{str(given)[:60]!r} is no position: give the id of an event that was sent") from None
+        given, after = request.headers.get("last-event-id"), feed.newest
+        for place in (request.query_params.get("after"), given):
+            try:
+                after = after if place is None else feed.place(place)
+            except ValueError:
+                told = f"{str(place)[:60]!r} is no position: give the id of an event that was sent"
+                raise Problem(422, told) from None
         limit = _number(request, "limit", None, 1, ROWS)
         wait = _number(request, "wait", None, 0, 3_600)
         return self._stream(changes(feed, self.bell, after, limit=limit, patience=wait))
@@ -246,9 +248,13 @@ class Api:
         """GET /v1/live."""
         if self._frames is None:
             raise Problem(404, "this service shows no page")
-        given = request.headers.get("last-event-id", "")
-        since = int(given) if given.isdigit() and len(given) < 19 else _number(request, "since", 0, 0, FARTHEST)
-        return self._stream(self._frames.follow(since or 0, _number(request, "wait", None, 0, 3_600)))
+        _only(request, "since", "wait")
+        given = request.headers.get("last-event-id")
+        if given is not None and not (given.isascii() and given.isdigit() and len(given) < 19):
+            raise Problem(422, f"{given[:60]!r} is no frame: give the id of an event that was sent")
+        since = _number(request, "since", 0, 0, FARTHEST) or 0
+        wait = _number(request, "wait", None, 0, 3_600)
+        return self._stream(self._frames.follow(since if given is None else int(given), wait))
 
     def _stream(self, source: AsyncIterator[bytes]) -> EventStream:
         backend = self.backend
@@ -262,6 +268,7 @@ class Api:
 
     async def matches(self, request: Request) -> Response:
         """GET /v1/matches."""
+        _only(request, "limit", "query")
         limit = _number(request, "limit", 1_000, 1, ROWS)
         query = request.query_params.get("query")
         count, left_out, rows = await run_in_threadpool(self.backend.matches, limit or ROWS, query)
@@ -270,6 +277,7 @@ class Api:
 
     async def rows(self, request: Request) -> Response:
         """GET /v1/late and GET /v1/dead."""
+        _only(request, "after", "limit")
         feed = self.backend.feeds[request.url.path.rpartition("/")[2]]
         after = _number(request, "after", max(feed.oldest - 1, 0), 0, FARTHEST)
         _, rows = await run_in_threadpool(feed.read, after or 0, _number(request, "limit", 1_000, 1, ROWS) or ROWS)
@@ -351,17 +359,26 @@ class _Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         api, path = self._api, request.url.path
+        if sum(len(name) + len(value) for name, value in request.scope["headers"]) > HEAD_BYTES:
+            return _problem(431, f"the head of the request has more than {HEAD_BYTES} bytes")
         strange = api.gate.strange(request)
         if strange is not None:
             return _problem(*strange)
         wait = api.rate.wait(request.client.host if request.client else "")
         if wait:
             told = f"more than {api.options.rate:g} requests per second: try again in {wait} s"
-            return _problem(429, told, {"Retry-After": str(wait), "Connection": "close"})
+            return _problem(429, told, {"Retry-After": str(wait)})
         open_to_all = path in PUBLIC or path == "/" or path.startswith("/page/")
         if not open_to_all and not api.gate.admits(request):
             return _problem(401, "the token is needed: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
         return None
+
+
+def _only(request: HTTPConnection, *known: str) -> None:
+    """Refuse parameters that are written wrong, rather than do something else than was meant."""
+    for name, _ in request.query_params.multi_items():
+        if name not in known:
+            raise Problem(422, f"there is no parameter {name[:40]!r}: there are {', '.join(known)}")
 
 
 def _number(request: HTTPConnection, name: str, usual: int | None, least: int, most: int) -> int | None:
@@ -378,9 +395,13 @@ def _number(request: HTTPConnection, name: str, usual: int | None, least: int, m
     return value
 
 
-def _check_time(name: str, value: int) -> None:
-    if abs(value) > FARTHEST:
+def _time(name: str, value: int | float) -> int:
+    """A time in whole units, as JSON has it: 5.0 is one."""
+    if value != value or abs(value) > FARTHEST:
         raise Problem(422, f"{name}={value} is beyond all time")
+    if int(value) != value:
+        raise Problem(422, f"{name}={value}: a whole number of the stream's units is needed")
+    return int(value)
 
 
 def _file(name: str, status: int = 200) -> Response:
@@ -402,13 +423,12 @@ async def _told(request: Request, problem: HTTPException) -> Response:
 
 
 async def _told_error(request: Request, problem: LatecomerError) -> Response:
-    close = {"Connection": "close"}  # the rest of a body that was not read must not be taken for the next request
     if isinstance(problem, Overloaded):
-        return _problem(429, str(problem), {**close, "Retry-After": str(problem.retry_after)})
+        return _problem(429, str(problem), {"Retry-After": str(problem.retry_after)})
     if isinstance(problem, TooLarge):
-        return _problem(413, str(problem), close)
+        return _problem(413, str(problem))
     if isinstance(problem, TooSlow):
-        return _problem(408, str(problem), close)
+        return _problem(408, str(problem), {"Connection": "close"})
     if isinstance(problem, JournalFull):
         return _problem(503, str(problem), {"Retry-After": "10"})
     if isinstance(problem, Closed):

@@ -171,7 +171,7 @@ def _stream(summary: str, *, changes: bool) -> dict[str, Any]:
             wait,
         ]
     responses = _answers((422,), {})
-    content = {"text/event-stream": {"schema": {"type": "string"}}}
+    content: dict[str, Any] = {"text/event-stream": {}}
     responses["200"] = {"description": "A stream that goes on", "content": content}
     return {
         "summary": summary,
@@ -270,19 +270,21 @@ def _schemas(pipeline: Served | None) -> dict[str, Any]:
     if pipeline is not None:
         schemas |= {
             "Event": _event(pipeline),
-            "Punctuation": {
-                **_object(
-                    ["ts"],
-                    ts=_WHOLE,
-                    type={"type": ["string", "null"]},
-                    source={"type": ["string", "null"]},
-                    key={"type": ["object", "null"]},
-                ),
-                "additionalProperties": False,
-            },
+            "Punctuation": _punctuation(pipeline),
             "Now": {**_object(["now"], now=_WHOLE), "additionalProperties": False},
         }
     return schemas
+
+
+def _punctuation(pipeline: Served) -> dict[str, Any]:
+    """What a promise by hand looks like; it may be about one key where the stream says which columns make one."""
+    text = {"type": ["string", "null"]}
+    found = _object(["ts"], ts=_WHOLE, type=text, source=text)
+    keys = pipeline.stream_options.of_key
+    if keys:
+        key = _object(keys, **{name: _KINDS[pipeline.columns_written[name]] for name in keys})
+        found["properties"]["key"] = {"oneOf": [{**key, "additionalProperties": False}, {"type": "null"}]}
+    return {**found, "additionalProperties": False}
 
 
 def _event(pipeline: Served) -> dict[str, Any]:
@@ -293,7 +295,8 @@ def _event(pipeline: Served) -> dict[str, Any]:
         marks = [given.punctuation.type] if given.punctuation is not None and given.punctuation.type else []
         kind["enum"] = [*given.types, *marks]
     iso = given.time.unit == "iso"
-    time = {"type": "string", "format": "date-time"} if iso else _WHOLE
+    # a part of a unit is no error, and cut off
+    time = {"type": "string", "format": "date-time"} if iso else {**_WHOLE, "type": "number"}
     number = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
     name = {"anyOf": [{"type": "string"}, number]}
     schema: dict[str, Any] = {"type": "object", "properties": {}, "required": []}

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 #: How a body may be written.
 Form = Literal["lines", "json", "arrow"]
 _ORIGINS = Origins(HTTP)
+#: Columns of whole units of event time.
+_TIMES = ("ts", "upper")
 _MARK = b"\xef\xbb\xbf"
 
 
@@ -97,6 +99,7 @@ class BodyReader(Decoder):
 
     def __init__(self, pipeline: Served) -> None:
         super().__init__(pipeline.inputs[0], pipeline)
+        self._unit_at = pipeline.unit_of
 
     def __call__(self, form: Form, body: bytes, number: int, at: int) -> Parsed:
         """What the body holds; raises Refused for what is refused whole."""
@@ -176,15 +179,14 @@ class BodyReader(Decoder):
                 column = column.dictionary_decode()
             if pa.types.is_null(column.type):
                 return pa.nulls(len(table), field.type)
-            if field.name == "ts":
-                return self._time(column, bad)
+            if field.name in _TIMES:
+                return self._time(column, self._unit_at(place), bad)
             return _cast(column, field.type)
         except (pa.ArrowException, TypeError) as problem:
             told = f"column {place.value!r} holds {column.type}, and {field.type} is needed: {problem}"
             raise Refused(told) from problem
 
-    def _time(self, column: pa.Array, bad: dict[int, Unreadable]) -> pa.Array:
-        unit = self._time_unit
+    def _time(self, column: pa.Array, unit: str, bad: dict[int, Unreadable]) -> pa.Array:
         if pa.types.is_timestamp(column.type):
             unit, column = str(column.type.unit), column.cast(pa.int64())
         if not pa.types.is_integer(column.type):
@@ -199,7 +201,7 @@ class BodyReader(Decoder):
         if place.kind == "constant":
             return pa.array([place.value] * rows, field.type)
         if place.value == "timestamp":
-            if field.name == "ts":
+            if field.name in _TIMES:
                 return whole_units([at] * rows, "ms", self._unit, "bad_timestamp", {})
             return pa.array([at * 1_000] * rows, pa.int64()).cast(field.type)
         offsets = pa.array(range(number, number + rows), pa.int64())

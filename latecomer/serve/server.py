@@ -1,8 +1,9 @@
 """The HTTP server: uvicorn, with limits on what it does not limit itself, and an end in order.
 
 The rules: a connection that does not send a whole request head in time, or sends too large a one, is closed; so
-thousands that say nothing cost a little memory and no turn of the loop. SIGTERM and SIGINT end streams of events and
-let requests finish; then the application ends, which saves the state.
+thousands that say nothing cost a little memory and no turn of the loop. Where a request is answered before its body is
+there, as one that is too large, the rest is read and dropped for a while, so that the client sees the answer. SIGTERM
+and SIGINT end streams of events and let requests finish; then the application ends, which saves the state.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 #: Seconds for a request's head, and for an idle connection to send another one.
 HEAD_SECONDS, IDLE_SECONDS = 10.0, 60
+#: Seconds for the rest of a body that was answered already.
+REST_SECONDS = 30.0
 #: Bytes that a request's head may have.
 HEAD_BYTES = 64 * 1024
+#: What the system holds for a client that does not read; by itself it would take megabytes for each.
+SEND_BYTES = 256 * 1024
 #: Files that the process may have open, as far as the system lets it.
 FILES = 65_536
 
@@ -72,9 +77,15 @@ class Protocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._in_head, self._head = True, 0
+        self._unwatch()
 
-    def _watch(self) -> None:
-        self._timer = self.loop.call_later(HEAD_SECONDS, self._late)
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._in_head and self._timer is None:
+            self._watch(REST_SECONDS)
+
+    def _watch(self, seconds: float = HEAD_SECONDS) -> None:
+        self._timer = self.loop.call_later(seconds, self._late)
 
     def _unwatch(self) -> None:
         if self._timer is not None:
@@ -127,6 +138,7 @@ def listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)  # connections inherit it
         listener.bind((host, port))
         listener.listen(2_048)
     except BaseException:

@@ -39,7 +39,7 @@ class Frames:
             elif pinged >= PING:
                 pinged = 0.0
                 yield b": nothing new\n\n"
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(EVERY if patience != 0 else 0)
             quiet += EVERY
             pinged += EVERY
 
