@@ -48,6 +48,7 @@ class TopicFeed:
         self._offsets: dict[int, int] = {}
         self._lock = threading.Lock()
         self._bytes = 0
+        self.whole = False  # whether nothing of the topic was there before the rows that are here
         self.newest = 1  # a reader whose place is before all that is here has missed row 1
 
     @property
@@ -68,6 +69,7 @@ class TopicFeed:
                 gone, name = self._rows.popleft()
                 self._bytes -= len(gone)
                 self._numbers.pop(name, None)
+                self.whole = False
 
     def recent(self, after: int, limit: int) -> list[bytes] | None:
         """Up to ``limit`` rows behind a number; None where they are gone."""
@@ -96,14 +98,15 @@ class TopicFeed:
         with self._lock:
             if name in self._numbers:
                 return self._numbers[name]
-            if name == "0":
-                return 0
-            seen = {int(p): int(o) for p, o in (part.split("-") for part in name.split("."))}
             begin = self.newest - len(self._rows)
+            before = begin if self.whole else 0
+            if name == "0":
+                return before
+            seen = {int(p): int(o) for p, o in (part.split("-") for part in name.split("."))}
             for number, (_, here) in enumerate(self._rows):
                 offsets = {int(p): int(o) for p, o in (part.split("-") for part in here.split("."))}
                 if any(offset > seen.get(partition, -1) for partition, offset in offsets.items()):
-                    return begin + number if number else 0
+                    return begin + number if number else before
             return self.newest
 
 
@@ -162,6 +165,7 @@ class Tail:
 
     def _begin(self, consumer: Consumer) -> list[TopicPartition]:
         """From where each partition is read: the inputs from their ends, others so that the newest rows are there."""
+        self.feeds["changes"].whole = True
         wanted = {self._changes: CHANGES, self._late: OTHERS // 2, self._dead: OTHERS // 2}
         spots = []
         for topic in (*self._pipeline.topics, *wanted):
@@ -169,7 +173,10 @@ class Tail:
             each = wanted.get(topic, 0) // max(len(partitions), 1)
             for partition in partitions:
                 low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)
-                spots.append(TopicPartition(topic, partition, max(low, high - each)))
+                begin = max(low, high - each)
+                spots.append(TopicPartition(topic, partition, begin))
+                if topic == self._changes:
+                    self.feeds["changes"].whole &= begin == 0
         return spots
 
     def _take(self, messages: Sequence[Any]) -> None:
