@@ -197,7 +197,16 @@ def shown(rows: list[dict[str, Any]]) -> str:
             "" if row["taken_back"] is None else f"{row['taken_back']:.1%}",
         ]
 
-    heads = ["engine", "events per CPU s", "median", "first run", "per s of wall", "ours is × as fast", "precision", "recall"]
+    heads = [
+        "engine",
+        "events per CPU s",
+        "median",
+        "first run",
+        "per s of wall",
+        "ours is × as fast",
+        "precision",
+        "recall",
+    ]
     return table([*heads, "wait, median / 95 %", "taken back"], [cells(row) for row in rows])
 
 
