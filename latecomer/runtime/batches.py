@@ -176,6 +176,7 @@ class Intake:
     def __init__(self, stream: Stream, types: Sequence[str], schema: pa.Schema) -> None:
         self.stream = stream
         self.given = schema
+        self._names = schema.names
         self.id_name = stream.id or NUMBER
         self.schema = schema if stream.id is not None else schema.append(pa.field(NUMBER, pa.int64()))
         timed = schema.field(stream.ts).type
@@ -209,7 +210,7 @@ class Intake:
         if details:
             bad[list(details)] = True
         if given.schema.equals(self.given):
-            columns = dict(zip(given.schema.names, given.columns, strict=True))
+            columns = dict(zip(self._names, given.columns, strict=True))
         else:
             columns = {column.name: self._read_column(given, column, bad, details) for column in self.given}
         if self.reader is None:
@@ -272,7 +273,7 @@ class Intake:
                 ts[~fits] = FAR + 1
         else:
             values = ts = _filled(column)
-        if some(bad) or some((ts > FAR) | (ts < -FAR)):
+        if some(bad) or (len(ts) and (int(np.maximum.reduce(ts)) > FAR or int(np.minimum.reduce(ts)) < -FAR)):
             wrong = (ts > FAR) | (ts < -FAR)
             for row in np.flatnonzero(wrong & ~bad).tolist():
                 details[row] = f"{name}={int(values[row])} ({column.type}) is beyond ±{FAR} {self.unit}"

@@ -70,6 +70,9 @@ def change_schema(
     return pa.schema(fixed + [(name, kind) for name, (kind, _) in fields.items()])
 
 
+_INT64 = pa.int64()
+
+
 class Repeated:
     """A text many times over, made once: batches take pieces of one array."""
 
@@ -101,6 +104,7 @@ class ChangeWriter:
         self._name = [int(half[0]) for half in hash_halves(pa.array([pattern.plan.name]))]
         self._fields = [(f.name, f.type) for f in schema]
         self._id_type = schema.field("events").type.value_type
+        self._ts_type = schema.field("first_ts").type
         self._texts = {text: Repeated(text) for text in ("insert", "delete")} | {"query": Repeated(pattern.plan.name)}
         level = pattern.plan.level
         self._amends = level.on_late == "amend"
@@ -114,31 +118,30 @@ class ChangeWriter:
 
     def write(self, deltas: Sequence[Delta]) -> pa.RecordBatch:
         """One row for each match, in the order of the deltas."""
-        parts = [d.rows for d in deltas]
-        n = sum(map(len, parts))
+        rows = joined([d.rows for d in deltas])
+        n = len(rows)
         positives = self._pattern.positives
         refs = np.empty((n, len(positives)), np.int64)
         for column, index in enumerate(positives):
-            np.concatenate([p.ref(index) for p in parts], out=refs[:, column])
+            refs[:, column] = rows.ref(index)
         ids = self._log.take(self._id, refs.ravel())
-        offsets = np.arange(0, (n + 1) * len(positives), len(positives), dtype=np.int32)
         columns: dict[str, pa.Array] = {
             "op": self._ops(deltas),
             "query": self._texts["query"].take(n),
             "match_id": texts_of(kernels.match_digits(*hash_halves(ids), len(positives), *self._name), n),
-            "events": pa.ListArray.from_arrays(pa.array(offsets), _as(ids, self._id_type)),
+            "events": self._lists(_as(ids, self._id_type), n, len(positives)),
         }
         if self._uncertain:
             columns |= self._spans(deltas)
         else:
-            columns["first_ts"] = self._moments(np.concatenate([p.time(positives[0]) for p in parts]))
-            columns["last_ts"] = self._moments(np.concatenate([p.time(positives[-1]) for p in parts]))
+            columns["first_ts"] = self._moments(rows.time(positives[0]))
+            columns["last_ts"] = self._moments(rows.time(positives[-1]))
         if self._amends:
             columns["amended"] = pa.concat_arrays([pa.repeat(d.amended, len(d.rows)) for d in deltas])
         if self._revises:
             columns["revision"] = pa.array(np.concatenate([self._causes(d) for d in deltas]))
         if self._returns:
-            lookup = self._tester.lookup(joined(parts))
+            lookup = self._tester.lookup(rows)
             if self._uncertain:
                 lookup = self._known(deltas, lookup)
             for alias, value in self._returns.items():
@@ -167,15 +170,21 @@ class ChangeWriter:
 
         return column
 
+    def _lists(self, ids: pa.Array, n: int, each: int) -> pa.Array:
+        """The ids of each match as a list."""
+        offsets = np.arange(0, (n + 1) * each, each, dtype=np.int32)
+        kind = self._schema.field("events").type
+        return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(offsets)], children=[ids])
+
     def _ops(self, deltas: Sequence[Delta]) -> pa.Array:
         pieces = [self._texts["insert" if d.insert else "delete"].take(len(d.rows)) for d in deltas]
         return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
     def _moments(self, ts: I64) -> pa.Array:
         """Times in the stream's units as the output's type."""
-        kind = self._schema.field("first_ts").type
+        kind = self._ts_type
         if not pa.types.is_timestamp(kind):
-            return pa.array(ts)
+            return pa.Array.from_buffers(kind, len(ts), [None, pa.py_buffer(ts)]) if kind == _INT64 else pa.array(ts)
         per_unit, per_value = self._times.scale, UNITS[kind.unit]
         values = ts * (per_unit // per_value) if per_unit >= per_value else ts // (per_value // per_unit)
         return pa.array(values).view(kind)

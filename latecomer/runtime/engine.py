@@ -125,6 +125,7 @@ class Engine:
             else:
                 self.lanes.append(Lane(policies[group[0]], [(i, patterns[i]) for i in group], *common))
         self._numbers = numbers
+        self._roles = frozenset((id_name, stream.ts, stream.type))
         #: Types that only queries ask for that were dropped.
         self.ignored = np.zeros(0, np.int64)
         self._purges = 0
@@ -198,24 +199,16 @@ class Engine:
         if len(self.ignored):
             batch.types[np.isin(batch.types, self.ignored)] = OTHER
         yield from self._ahead(batch, moments)
-        rows = np.flatnonzero(batch.types >= 0)
+        rows = (batch.types >= 0).nonzero()[0]
         self.counters["events"] += len(moments.events)
         self.counters["other_types"] += len(moments.events) - len(rows)
-        self.counters["punctuation"] += int((batch.types == PUNCTUATION).sum())
+        if self.stream.punctuation is not None:
+            self.counters["punctuation"] += int(np.count_nonzero(batch.types == PUNCTUATION))
         if self.share is not None:
             rows = self._own(self.share, batch, rows)
         hashes, content = self._identify(batch)
         rows = yield from self._enter(batch, rows, hashes, content, moments)
-        refs = np.zeros(len(batch), np.int64)
-        refs[rows] = self.log.coming(batch.ts[rows])
-        if len(rows):
-            self.log.append(
-                batch.ts[rows],
-                batch.types[rows],
-                content[rows],
-                batch.columns,
-                rows if len(rows) < len(batch) else None,
-            )
+        refs = self._log_rows(batch, rows, content)
         selector = Selector(batch.types, self._numbers, batch.ts, batch.columns, self._conditions)
         for lane in self.lanes:
             limit, late = self._judge(lane, batch, rows, moments)
@@ -232,6 +225,19 @@ class Engine:
         self.time.proofs.keys_moved = False
         self._purge()
         self.broken = False
+
+    def _log_rows(self, batch: Batch, rows: I64, content: U64) -> I64:
+        """Append ``rows`` to the event log; the references of all rows of the batch, 0 for the others."""
+        if len(rows) == len(batch):
+            refs = self.log.coming(batch.ts)
+            self.log.append(batch.ts, batch.types, content, batch.columns)
+            return refs
+        refs = np.zeros(len(batch), np.int64)
+        if len(rows):
+            ts = batch.ts.take(rows)
+            refs[rows] = self.log.coming(ts)
+            self.log.append(ts, batch.types.take(rows), content.take(rows), batch.columns, rows)
+        return refs
 
     def _in_parts(
         self,
@@ -261,7 +267,7 @@ class Engine:
         lane.policy.advance(lane.clock, now)
 
     def _malformed(self, batch: Batch) -> Iterator[Piece]:
-        rows = np.flatnonzero(batch.types == MALFORMED)
+        rows = (batch.types == MALFORMED).nonzero()[0]
         if len(rows):
             self.counters["malformed"] += len(rows)
             yield False, self._late.write(batch, rows, "malformed", detail=lambda row: batch.details.get(row, ""))
@@ -280,8 +286,7 @@ class Engine:
 
     def _identify(self, batch: Batch) -> tuple[U64, U64]:
         """Hashes of the rows' ids, and of all else that they say."""
-        apart = (self.intake.id_name, self.stream.ts, self.stream.type)
-        said = [column for name, column in batch.columns.items() if name not in apart]
+        said = [column for name, column in batch.columns.items() if name not in self._roles]
         start = batch.ts.view(np.uint64) * np.uint64(len(self.types) + 1) + batch.types.view(np.uint64)
         return self._id_hashes(batch.columns[self.intake.id_name]), hash_contents(start, said)
 
@@ -299,10 +304,14 @@ class Engine:
             first = np.repeat(rows[:1], len(self.types))
             self._forget_ids(self._floors(None, np.arange(len(self.types)), first, moments), len(rows))
         ids = batch.columns[self.intake.id_name]
-        repeats, conflicts = self._known_cold(batch, rows, hashes, content, moments)
-        left = np.flatnonzero(~repeats)
-        if len(left):
-            kept = rows if len(left) == len(rows) else rows[left]
+        repeats = conflicts = np.zeros(len(rows), bool)
+        kept, left = rows, None
+        if self.cold is not None and len(self.cold):
+            repeats, conflicts = self._known_cold(self.cold, batch, rows, hashes, content, moments)
+            if some(repeats):
+                left = (~repeats).nonzero()[0]
+                kept = rows[left]
+        if len(kept):
             whole = len(kept) == len(batch)
             new = Newcomers(
                 hashes if whole else hashes[kept],
@@ -318,7 +327,9 @@ class Engine:
                 new,
                 lambda some: self._floors(batch, batch.types[kept[some]], kept[some], moments),
             )
-            if found is not None:
+            if found is not None and left is None:
+                repeats, conflicts = found
+            elif found is not None:
                 repeats[left], conflicts[left] = found
         if not some(repeats):
             return rows
@@ -335,12 +346,12 @@ class Engine:
         batch.types[rows[repeats]] = OTHER
         return rows[~repeats]
 
-    def _known_cold(self, batch: Batch, rows: I64, hashes: U64, content: U64, moments: Moments) -> tuple[Bools, Bools]:
+    def _known_cold(
+        self, cold: ColdIds, batch: Batch, rows: I64, hashes: U64, content: U64, moments: Moments
+    ) -> tuple[Bools, Bools]:
         """Which rows repeat an event whose payload is on the shelf, and which of them say something else than it."""
         repeats, conflicts = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
-        if self.cold is None or not len(self.cold):
-            return repeats, conflicts
-        at, found = self.cold.find(hashes[rows])
+        at, found = cold.find(hashes[rows])
         if len(at):
             ids = batch.columns[self.intake.id_name].take(pa.array(rows[at]))
             same = pc.equal(found.ids.cast(ids.type), ids).to_numpy(zero_copy_only=False)
@@ -394,7 +405,7 @@ class Engine:
             whole[moments.events] = limit
             limit = whole
         late = batch.ts < limit
-        if not late.any():
+        if not some(late):
             return limit, None
         mask = np.zeros(len(batch), bool)
         mask[rows] = late[rows] & np.isin(batch.types[rows], lane.types)
@@ -431,10 +442,11 @@ class Engine:
         """Drop payload that nothing needs. Invariant: every event that a store, buffer or waiting match refers to is in
         the log.
         """
-        clock, proofs = self.time.clock.value, self.time.proofs
-        floor = min(min(lane.floor(clock, proofs), lane.oldest()) for lane in self.lanes)
-        if floor > BEGINNING:
-            self.log.drop_before(floor)
+        if self.log.looks:
+            clock, proofs = self.time.clock.value, self.time.proofs
+            floor = min(min(lane.floor(clock, proofs), lane.oldest()) for lane in self.lanes)
+            if floor > BEGINNING:
+                self.log.drop_before(floor)
         purges = sum(lane.purges for lane in self.lanes)
         if purges != self._purges:
             self._purges = purges

@@ -55,6 +55,15 @@ class Holding:
             mask &= end <= horizon
         return mask
 
+    def all_closed(self, rows: Rows, horizons: Sequence[int]) -> bool:
+        """Whether it takes no look at each row to see that its scopes are covered: all times lie below the horizons."""
+        if not len(rows) or not horizons:
+            return True
+        last = int(np.maximum.reduce(rows.time(self._pattern.positives[-1])))
+        if self._trailing:
+            last = max(last, int(np.maximum.reduce(rows.time(self._pattern.positives[0]))) + self._pattern.window)
+        return last <= min(horizons) + (not self._trailing)
+
     def reach(self, rows: Rows) -> I64:
         """The earliest time that each match depends on: of its first event, or of a leading scope's begin."""
         first = rows.time(self._pattern.positives[0])

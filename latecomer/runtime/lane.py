@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from latecomer.consistency.clock import BEGINNING, END
-from latecomer.consistency.policy import Policy
+from latecomer.consistency.policy import Policy, adapts
 from latecomer.runtime.holding import Holding
 from latecomer.runtime.pattern import Pattern, Tester
 from latecomer.runtime.pending import Paging, Pending, Picked
@@ -91,6 +91,7 @@ class Lane:
         self.amends = patterns[0][1].plan.level.on_late == "amend"
         self._log = log
         self.clock = BEGINNING
+        self._learns = adapts(patterns[0][1].plan.level) and not policy.final  # from what becomes of matches
         self.drains = False  # whether what is pending enters, though its turn has not come
         self.queries = [QueryState(number, pattern, type_numbers) for number, pattern in patterns]
         selections = sorted({s for q in self.queries for s in q.pattern.selections()}, key=repr)
@@ -203,7 +204,11 @@ class Lane:
             holding.keep(matcher.spared)
         if not self.policy.final:
             for rows, cause in matcher.deleted():
-                self.policy.learn(holding.delays(rows, query.clock), 0)
+                if self._learns:
+                    self.policy.learn(holding.delays(rows, query.clock), 0)
+                if holding.all_closed(rows, query.horizons):
+                    yield Delta(query.number, False, rows, cause)
+                    continue
                 left = holding.closed(rows, query.horizons)
                 if left.any():
                     yield Delta(query.number, False, rows.take(left), cause[left])
@@ -213,7 +218,7 @@ class Lane:
             elif ordered and holding.waits_past_its_end:
                 holding.hold(rows)
             else:
-                if not self.policy.final:
+                if self._learns:
                     self.policy.learn(_NO_DELAYS, len(rows))
                 yield from self._release(query, rows, horizons, proofs, False)
         yield from self._due(query, horizons, proofs)
@@ -235,6 +240,9 @@ class Lane:
         self, query: QueryState, rows: Rows, horizons: list[int], proofs: Proofs, amended: bool
     ) -> Iterator[Delta]:
         """New matches leave, or wait."""
+        if query.holding.all_closed(rows, horizons):
+            yield Delta(query.number, True, rows, amended=amended)
+            return
         closed = self._closed(query, rows, horizons, proofs)
         if closed.all():
             yield Delta(query.number, True, rows, amended=amended)

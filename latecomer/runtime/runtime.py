@@ -126,6 +126,8 @@ class Runtime:
         self._reached = BEGINNING
         self._nows: list[Any] = []
         self._finished = False
+        self._empty: tuple[pa.Schema, pa.Schema, Output] | None = None  # what comes out where there is nothing to say
+        self._fitting: tuple[Engine | None, pa.Schema] = None, _CHANGES  # a schema that was found to fit
         self._dropped: list[str] = []  # names of queries that were dropped: they number the others, and no more
         #: What was noted with the version that this runtime was opened from, or has written last.
         self.note: Mapping[str, Any] = {}
@@ -181,7 +183,13 @@ class Runtime:
         given, details = to_arrow(batch, known)
         if not given.num_columns and not given.num_rows and self._engine is None:
             return iter(())
-        engine = self._engine_for(given.schema, by_row=isinstance(batch, Sequence))
+        if self._engine is not None and self._engine is self._fitting[0] and given.schema.equals(self._fitting[1]):
+            engine = self._engine
+        else:
+            by_row = isinstance(batch, Sequence)
+            engine = self._engine_for(given.schema, by_row)
+            if not by_row:
+                self._fitting = engine, given.schema
         outside = None if clocks is None else np.asarray(clocks, np.int64)
         return map(self._piece, engine.process(given, details, outside, cuts))
 
@@ -610,8 +618,10 @@ class Runtime:
         )
 
     def _nothing(self) -> Output:
-        changes, late = self._schemas
-        return Output(changes.empty_table(), late.empty_table())
+        schemas = self._schemas
+        if self._empty is None or self._empty[0] is not schemas[0] or self._empty[1] is not schemas[1]:
+            self._empty = (*schemas, Output(*(schema.empty_table() for schema in schemas)))
+        return self._empty[2]
 
 
 def fresh_folder(spill: Spill) -> StateFolder:

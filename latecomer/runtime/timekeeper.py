@@ -92,10 +92,13 @@ class Timekeeper:
         n = len(batch)
         ahead, ahead_by = self._guard(batch)
         is_event = batch.types >= OTHER
-        events = np.flatnonzero(is_event)
+        events = is_event.nonzero()[0]
         before = len(self.sources)
         sources, known = self._source_numbers(batch, is_event)
-        at_events = self._observe(batch.ts[events], sources[events], clocks, events)
+        if len(events) == n:
+            at_events = self._observe(batch.ts, sources, clocks, events)
+        else:
+            at_events = self._observe(batch.ts[events], sources[events], clocks, events)
         clock = at_events
         if len(events) < n:
             clock = np.zeros(n, np.int64)
@@ -115,7 +118,7 @@ class Timekeeper:
             self.latest_of = np.append(self.latest_of, np.full(missing, BEGINNING))
             np.maximum.at(self.latest_of, own, arrivals.ts)
         else:
-            own = np.zeros(len(arrivals), np.int64)
+            own = _ZEROS[: len(arrivals)] if len(arrivals) <= len(_ZEROS) else np.zeros(len(arrivals), np.int64)
         self.lateness.add(own, arrivals.clock - arrivals.ts)
 
     def count_late(self, sources: I64) -> None:
@@ -145,9 +148,8 @@ class Timekeeper:
         )
 
     def _guard(self, batch: Batch) -> tuple[I64, I64]:
-        none = np.zeros(0, np.int64)
         if self._max_ahead is None or self.now == BEGINNING:
-            return none, none
+            return _EMPTY, _EMPTY
         latest = self.now + self._max_ahead
         rows = np.flatnonzero((batch.ts > latest) & (batch.types >= OTHER))
         batch.types[rows] = AHEAD
@@ -348,6 +350,7 @@ QUANTILES = (0.5, 0.9, 0.99, 1.0)
 #: Sources that are watched one by one (the first so many); statistics take the others together.
 WATCHED = 1_000
 _EMPTY = np.zeros(0, np.int64)
+_ZEROS = np.zeros(4_096, np.int64)  # for batches up to this length; nobody writes to it
 NO_PROMISE = Punctuation(_EMPTY, _EMPTY, _EMPTY, _EMPTY, _EMPTY)
 
 

@@ -155,7 +155,7 @@ class FixedColumn:
             self.append(values.take(pa.array(rows)))
         else:
             self._valid.skip(len(rows))
-            self.values.append(self._raw(values)[rows])
+            self.values.append(self._raw(values).take(rows))
 
     def _raw(self, values: pa.Array) -> Array:
         if self._bool:
@@ -172,7 +172,7 @@ class FixedColumn:
         return self._valid.none
 
     def take(self, positions: I64) -> pa.Array:
-        return self._build(self.values.live()[positions], self._valid.bitmap(positions))
+        return self._build(self.values.live().take(positions), self._valid.bitmap(positions))
 
     def live(self) -> pa.Array:
         return self._build(self.values.live().copy(), self._valid.bitmap(None))

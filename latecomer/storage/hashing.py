@@ -55,7 +55,7 @@ def hash_contents(start: U64, columns: Sequence[pa.Array]) -> U64:
     total = start * _GOLDEN
     for number, column in enumerate(columns, 1):
         weight = np.uint64((number * 0xD1342543DE82EF95 | 1) & _WORD)
-        if pa.types.is_string(column.type):
+        if column.type.id == _TEXT:
             words = kernels.text_words(*_texts(column))
         else:
             found = _words(column)
@@ -70,17 +70,16 @@ def hash_column(column: pa.Array, seed: int = 0) -> U64:
     """One hash per value of ``column``; 0 for a null."""
     salt = seed * _GOLDEN_INT & _WORD
     kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.dictionary_decode()
-        kind = column.type
-    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
-        column = column.cast(pa.string() if pa.types.is_large_string(kind) else pa.binary())
-        kind = column.type
-    if pa.types.is_null(kind):
-        return np.zeros(len(column), np.uint64)
-    hashes = (
-        _hash_bytes(column, salt) if pa.types.is_string(kind) or pa.types.is_binary(kind) else _hash_words(column, salt)
-    )
+    if kind.id not in _DTYPES and kind.id != _TEXT:
+        if pa.types.is_dictionary(kind):
+            column = column.dictionary_decode()
+            kind = column.type
+        if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+            column = column.cast(pa.string() if pa.types.is_large_string(kind) else pa.binary())
+            kind = column.type
+        if pa.types.is_null(kind):
+            return np.zeros(len(column), np.uint64)
+    hashes = _hash_bytes(column, salt) if kind.id in (_TEXT, _BINARY) else _hash_words(column, salt)
     if column.null_count:
         hashes[column.is_null().to_numpy(zero_copy_only=False)] = 0
     return hashes
@@ -102,17 +101,25 @@ def _hash_words(column: pa.Array, salt: int) -> U64:
 
 def _words(column: pa.Array) -> U64 | None:
     """Fixed-width values as 64-bit words, whatever under nulls; None for types that have no fixed width."""
-    t, kind = pa.types, column.type
-    if t.is_boolean(kind):
+    kind = column.type
+    dtype = _DTYPES.get(kind.id)
+    if dtype is None:
+        if not pa.types.is_boolean(kind):
+            return None
         return np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False), np.uint64)
-    if t.is_integer(kind):
-        return _raw(column, np.dtype(kind.to_pandas_dtype())).astype(np.int64).view(np.uint64)
-    if t.is_floating(kind):
-        values = _raw(column, np.dtype(kind.to_pandas_dtype())).astype(np.float64)
-        return (values + 0.0).view(np.uint64)  # -0.0 becomes 0.0
-    if t.is_temporal(kind) and kind.bit_width in (32, 64):
-        return _raw(column, np.dtype(f"i{kind.bit_width // 8}")).astype(np.int64).view(np.uint64)
-    return None
+    values = _raw(column, dtype)
+    if dtype.kind == "f":
+        return (values.astype(np.float64) + 0.0).view(np.uint64)  # -0.0 becomes 0.0
+    return values.astype(np.int64, copy=False).view(np.uint64)
+
+
+_INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
+_TIMES = [pa.timestamp("s"), pa.duration("s"), pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us")]
+_DTYPES: dict[int, np.dtype[Any]] = {
+    **{t.id: np.dtype(t.to_pandas_dtype()) for t in (*_INTEGERS, pa.float16(), pa.float32(), pa.float64())},
+    **{t.id: np.dtype(f"i{t.bit_width // 8}") for t in _TIMES},
+}
+_TEXT, _BINARY = pa.string().id, pa.binary().id
 
 
 def _raw(column: pa.Array, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

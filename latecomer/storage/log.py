@@ -169,6 +169,11 @@ class EventLog:
             result = result.fill_null(False)
         return result.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
+    @property
+    def looks(self) -> bool:
+        """Whether :meth:`drop_before` would look for what to forget."""
+        return self.pages is not None or len(self._ts) >= self._look_at
+
     def drop_before(self, floor: int) -> None:
         """Forget the longest prefix of events whose time is below ``floor``.
 
