@@ -488,7 +488,7 @@ def _choose(wanted: str) -> bool:
             raise
         return False
     for name in TWINS:
-        globals()[name] = getattr(native, name)
+        globals()[name] = getattr(native, name, globals()[name])  # one that was built before knows fewer
     return True
 
 
