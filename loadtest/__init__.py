@@ -4,7 +4,7 @@
     outbox.py    what the sources hold back, and what of it is due
     truth.py     what is true, what was detected, and when: latency, corrections, the verdict
     shapes.py    how many sources, and which are cut off, over time
-    wire.py      the fleet's messages to Kafka, and the pipeline's answers from there
+    wire.py, http.py    the fleet's messages to Kafka or a service, and the pipeline's answers from there
     locustfile.py, panel.py    Locust's users, statistics and page
     __main__.py  all of it on this machine, from the broker to the verdict: ``python -m loadtest``
 

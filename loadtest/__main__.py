@@ -3,6 +3,7 @@
     python -m loadtest                                  a minute of 10 sources, 10 % of the events late
     python -m loadtest -u 20 -t 5m --shape outage --late 0.3 --tail pareto
     python -m loadtest --engine spark                   the same query as a Spark job on Kafka
+    python -m loadtest --engine serve                   the same query as a service, by HTTP and without a broker
 
 What follows goes to Locust. The exit code is Locust's: 0 where nothing was missed, wrong, duplicated or lost.
 """
@@ -120,6 +121,35 @@ def pipeline_under_test(
             running.wait()
 
 
+@contextmanager
+def service_under_test(folder: Path, text: str | None = None) -> Iterator[str]:
+    """A service without a broker as a process that is ready; yields its address. ``text``: another pipeline's file than
+    ``served.toml`` beside this module.
+
+    Raises RuntimeError, with the end of its log, where it does not start or does not end in order.
+    """
+    pipeline = folder / "served.toml"
+    pipeline.write_text(text if text is not None else (HERE / "served.toml").read_text(encoding="utf-8"))
+    os.environ["STATE"] = str(folder / "state")
+    log = folder / "service.log"
+    with log.open("wb") as file:
+        command = ["-m", "latecomer", "serve", str(pipeline), "--port", "0"]
+        running = python(*command, stdout=subprocess.PIPE, stderr=file)
+    try:
+        assert running.stdout is not None
+        address = running.stdout.readline().decode().strip()  # empty where it has ended
+        if not address:
+            raise RuntimeError(f"the service did not start\n{log.read_text()[-4_000:]}")
+        yield address
+        running.send_signal(signal.SIGTERM)
+        if running.wait(60) != 0:
+            raise RuntimeError(f"the service ended with exit code {running.returncode}\n{log.read_text()[-4_000:]}")
+    finally:
+        if running.poll() is None:
+            running.kill()
+            running.wait()
+
+
 def locust(pipeline: Path, arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     """Locust on a pipeline, as a process."""
     return python("-m", "locust", "-f", str(HERE / "locustfile.py"), "--pipeline", str(pipeline), *arguments, **options)
@@ -128,16 +158,20 @@ def locust(pipeline: Path, arguments: Sequence[str], **options: Any) -> subproce
 def main(arguments: list[str]) -> int:
     """Run it all; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m loadtest", allow_abbrev=False, add_help=False)
-    parser.add_argument("--engine", choices=("latecomer", "spark"), default="latecomer")
+    parser.add_argument("--engine", choices=("latecomer", "spark", "serve"), default="latecomer")
     own, arguments = parser.parse_known_args(arguments)
     given = [word for option, value in DEFAULTS.items() if option not in arguments for word in (option, value)]
     folder = Path(tempfile.mkdtemp(prefix="latecomer-loadtest-"))
+    arguments = ["--headless", "--only-summary", *given, *arguments]
     try:
+        if own.engine == "serve":
+            with service_under_test(folder) as address:
+                return locust(HERE / "served.toml", ["--service", address, *arguments]).wait()
         with (
             Broker(folder / "kafka", cache=CACHE / "kafka") as broker,
             pipeline_under_test(broker, folder, engine=own.engine) as pipeline,
         ):
-            return locust(pipeline, ["--headless", "--only-summary", *given, *arguments]).wait()
+            return locust(pipeline, arguments).wait()
     except RuntimeError as problem:
         print(f"FAILED: {problem}", file=sys.stderr)
         return 1

@@ -25,9 +25,11 @@ from locust.runners import MasterRunner, WorkerRunner
 
 from latecomer.connectors.kafka.config import load
 from loadtest.fleet import Fleet, Knobs
-from loadtest.panel import WORDS, panel
+from loadtest.http import Service
+from loadtest.panel import WORDS, linked, panel
 from loadtest.session import Session
 from loadtest.shapes import SHAPES, phase
+from loadtest.wire import Cluster
 
 #: Between two looks of a source at what is due.
 TICK = 0.01
@@ -41,6 +43,8 @@ def arguments(parser: LocustArgumentParser) -> None:
     group = parser.add_argument_group("Latecomer")
     add = group.add_argument
     add("--pipeline", default=str(Path(__file__).parent / "pipeline.toml"), help="the pipeline under test")
+    add("--service", default="", help="instead of a pipeline on Kafka: the address of a service (latecomer serve)")
+    add("--form", choices=("lines", "arrow"), default="lines", help="how a service is sent events")
     add("--source-rate", type=float, default=1_000, help="events per second of each source")
     add("--matching", type=float, default=0.1, help="share of the events that belong to stories which may match")
     add("--window", type=int, default=5_000, help="the query's window, ms")
@@ -87,6 +91,7 @@ def begin(environment: Environment, **_: Any) -> None:
         environment.web_ui.app.register_blueprint(
             panel(lambda: run.knobs, lambda knobs: turn(environment, knobs), lambda: _state(environment))
         )
+        environment.web_ui.app.after_request(linked)
 
 
 def turn(environment: Environment, knobs: Knobs) -> None:
@@ -128,7 +133,8 @@ def start(environment: Environment, **_: Any) -> None:
         seed=options.seed,
         base=worker << 40,
     )
-    run.session = Session(load(options.pipeline), fleet, environment.stats)
+    tested = Service(options.service, options.form) if options.service else Cluster(load(options.pipeline))
+    run.session = Session(tested, fleet, environment.stats)
     run.session.turn(run.knobs)
 
 

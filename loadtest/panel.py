@@ -39,6 +39,21 @@ input {{ font: inherit; padding: .2em .4em; }} button {{ font: inherit; padding:
 _FIELD = '<label><b>{name}</b><input name="{name}" value="{value}"><small>{words}</small></label>'
 
 
+#: What Locust's own page is given.
+_LINK = (
+    b'<a href="/disorder" style="position:fixed;right:1em;bottom:1em;z-index:9;padding:.4em 1em;border-radius:1em;'
+    b'background:#2457a6;color:#fff;font:15px system-ui,sans-serif;text-decoration:none">Disorder</a>'
+)
+
+
+def linked(answer: Response) -> Response:
+    """Locust's page with a link to ours; every other answer as it is."""
+    if request.path == "/" and answer.mimetype == "text/html" and answer.status_code == 200:
+        answer.direct_passthrough = False
+        answer.set_data(answer.get_data().replace(b"</body>", _LINK + b"</body>", 1))
+    return answer
+
+
 def panel(
     knobs: Callable[[], Knobs], turn: Callable[[Knobs], None], state: Callable[[], Mapping[str, Any]]
 ) -> Blueprint:

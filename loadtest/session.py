@@ -8,7 +8,7 @@ and lone events keep the pipeline's clocks going, until all answers are there or
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import gevent
 import numpy as np
@@ -16,13 +16,12 @@ from gevent.threadpool import ThreadPool
 
 from loadtest.counting import log_many
 from loadtest.fleet import Fleet, Knobs
+from loadtest.outbox import Events
 from loadtest.truth import Verdict
-from loadtest.wire import Answers, Reader, Sender, now_ms
+from loadtest.wire import Answers, now_ms
 
 if TYPE_CHECKING:
     from locust.stats import RequestStats
-
-    from latecomer.connectors.kafka.config import Pipeline
 
 #: Length of a slice, and how long before its time it is made (ms).
 SLICE, AHEAD = 200, 300
@@ -34,20 +33,41 @@ WRONG_ALARM = "wrong alarm, until taken back"
 ROWS = (MATCH, CORRECTION, WRONG_ALARM, "missed", "wrong", "duplicated", "unknown")
 
 
+class Sender(Protocol):
+    """One connection, which belongs to one source."""
+
+    def send(self, events: Events) -> int: ...
+    def close(self, seconds: float = 10.0) -> int: ...
+
+
+class Reader(Protocol):
+    """Reads what the pipeline answers."""
+
+    def read(self, seconds: float = 0.05) -> Answers: ...
+    def close(self) -> None: ...
+
+
+class Tested(Protocol):
+    """What is under test: a cluster (``wire.py``) or a service (``http.py``)."""
+
+    def sender(self, source: int) -> Sender: ...
+    def reader(self) -> Reader: ...
+
+
 class Session:
     """One process of a load test."""
 
-    def __init__(self, pipeline: Pipeline, fleet: Fleet, stats: RequestStats) -> None:
-        self.pipeline, self.fleet, self.stats = pipeline, fleet, stats
+    def __init__(self, tested: Tested, fleet: Fleet, stats: RequestStats) -> None:
+        self.tested, self.fleet, self.stats = tested, fleet, stats
         self.sent = 0
         self.recent: list[int] = []
-        self._reader = Reader(pipeline)
+        self._pool = ThreadPool(1)
+        self._reader: Reader = self._pool.apply(tested.reader)  # made where it is used: its sockets know their thread
         self._made = 0
         self._next = 0
         self._running, self._reading = True, True
         for row in ROWS:
             stats.get(row, "DETECT")  # shown from the start, with 0
-        self._pool = ThreadPool(1)
         self._greenlets = [gevent.spawn(self._make), gevent.spawn(self._read)]
 
     # --- sources -----------------------------------------------------------------------------------------------------
@@ -55,7 +75,7 @@ class Session:
     def join(self) -> tuple[int, Sender]:
         """A new source with a connection of its own."""
         number, self._next = self._next, self._next + 1
-        sender = Sender(self.pipeline, number)
+        sender = self.tested.sender(number)
         self.fleet.join(number, now_ms())
         return number, sender
 
@@ -117,7 +137,7 @@ class Session:
         """Send what is held, each at its time, wait for the answers, and judge."""
         self._running = False
         outbox = self.fleet.outbox
-        spare = Sender(self.pipeline, -1)
+        spare = self.tested.sender(-1)
         self.fleet.rest(-1, now_ms())
         end = now_ms() + int(patience * 1_000)
         made = now_ms()
@@ -136,7 +156,7 @@ class Session:
         gevent.sleep(0.3)  # what was on its way to the reader
         self._reading = False
         gevent.joinall(self._greenlets, timeout=5)
-        self._reader.close()
+        self._pool.apply(self._reader.close)
         verdict = self.fleet.truth.verdict()
         for _ in range(min(verdict.missed, 10_000)):
             self.stats.log_error("DETECT", "missed", "a match that is owed was not given")

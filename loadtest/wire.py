@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -87,6 +88,13 @@ class Sender:
         return int(self._producer.flush(seconds))
 
 
+class Change(msgspec.Struct):
+    """A change, as far as it matters here."""
+
+    op: str
+    events: list[str]
+
+
 @dataclass(slots=True)
 class Answers:
     """What was read at ``at`` (ms): changes in order, ids told late, ids in dead letters."""
@@ -98,15 +106,37 @@ class Answers:
     late: list[int] = field(default_factory=list)
     dead: list[int] = field(default_factory=list)
 
+    def take(self, change: Change) -> None:
+        """One more change."""
+        self.inserted.append(change.op == "insert")
+        self.starts.append(int(change.events[0]))
+        self.ends.append(int(change.events[-1]))
 
-class _Change(msgspec.Struct):
-    op: str
-    events: list[str]
+
+def late_ids(rows: Iterable[Mapping[str, Any]]) -> list[int]:
+    """The ids of the events that these late rows say were not used."""
+    unused = (row for row in rows if str(row["reason"]).startswith("after_") or row["reason"] == "ahead")
+    return [int(row["id"]) for row in unused if row.get("id") is not None]
 
 
-class _Late(msgspec.Struct):
-    id: str | None = None
-    reason: str = ""
+def broken_ids(texts: Iterable[bytes]) -> list[int]:
+    """The ids in broken messages."""
+    return [int(number) for text in texts for number in _ID_OF_BROKEN.findall(text)[:1]]
+
+
+class Cluster:
+    """A pipeline under test, reached by its topics."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+
+    def sender(self, source: int) -> Sender:
+        """A connection of its own for a source."""
+        return Sender(self.pipeline, source)
+
+    def reader(self) -> Reader:
+        """Whoever reads the answers."""
+        return Reader(self.pipeline)
 
 
 class Reader:
@@ -129,7 +159,7 @@ class Reader:
                 _, end = self._consumer.get_watermark_offsets(TopicPartition(topic, number), 10)
                 spots.append(TopicPartition(topic, number, end))
         self._consumer.assign(spots)
-        self._change, self._told = msgspec.json.Decoder(_Change), msgspec.json.Decoder(_Late)
+        self._change, self._told = msgspec.json.Decoder(Change), msgspec.json.Decoder(dict[str, Any])
 
     def read(self, seconds: float = 0.05) -> Answers:
         """What has come, at most a few thousand messages; waits up to so long for the first."""
@@ -144,16 +174,11 @@ class Reader:
                 continue
             topic, value = message.topic(), message.value()  # type: ignore[attr-defined]
             if topic == self._changes:
-                change = self._change.decode(value)
-                answers.inserted.append(change.op == "insert")
-                answers.starts.append(int(change.events[0]))
-                answers.ends.append(int(change.events[-1]))
+                answers.take(self._change.decode(value))
             elif topic == self._dead:
-                answers.dead += map(int, _ID_OF_BROKEN.findall(value or b"")[:1])
+                answers.dead += broken_ids([value or b""])
             else:
-                late = self._told.decode(value)
-                if late.id is not None and (late.reason.startswith("after_") or late.reason == "ahead"):
-                    answers.late.append(int(late.id))
+                answers.late += late_ids([self._told.decode(value)])
         return answers
 
     def close(self) -> None:
