@@ -491,7 +491,7 @@ def test_a_folder_that_may_not_be_written(disk):
 
 def test_a_path_that_is_a_file(tmp_path):
     (tmp_path / "state").write_text("")
-    with pytest.raises(StateError, match="cannot be"):
+    with pytest.raises(StateError, match="is a file, or lies below one"):
         StateFolder(tmp_path / "state").claim()
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+import latecomer as lc
 from latecomer.cli import app
 from latecomer.storage.folder import StateFolder
 
@@ -139,3 +141,58 @@ def test_keeping_nothing_is_refused(call, root):
     result = call("prune", root, "--keep", 0)
     assert result.exit_code == 2
     assert "at least 1 version has to stay" in result.stderr
+
+
+def test_versions_that_have_gone_are_missed(call, root):
+    shutil.rmtree(root / "versions")
+    before = sorted(path.name for path in root.rglob("*"))
+    result = call("verify", root)
+    assert result.exit_code == 1
+    assert "all whole" not in result.stdout
+    assert "versions is missing or empty: nothing tells what the" in result.stdout
+    for act in (StateFolder(root).versions, StateFolder(root).claim, lambda: lc.Runtime.open(root)):
+        with pytest.raises(lc.StateError, match=r"'versions' .* is missing or empty.*put 'versions' back from a copy"):
+            act()
+    query = lc.Query("PATTERN SEQ(A a, B b) WITHIN 5 s", name="q", level=lc.Aggressive("1 s"))
+    with pytest.raises(lc.StateError, match="begin in an empty folder"):
+        lc.Runtime(lc.Stream(id="id", unit="s"), query, spill=root)
+    assert sorted(path.name for path in root.rglob("*")) == before
+
+
+def test_a_file_is_no_folder(call, tmp_path):
+    (tmp_path / "state").write_text("x")
+    for path in (tmp_path / "state", tmp_path / "state" / "below"):
+        result = call("ls", path)
+        assert result.exit_code != 0
+        with pytest.raises(lc.StateError, match="is a file, or lies below one: give the path of a folder"):
+            StateFolder(path).claim()
+
+
+def test_only_versions_before_a_damaged_record_are_a_cure(root):
+    folder = StateFolder(root)
+    records = [folder.read(number).name for number in folder.versions()]
+    for name in records[1:]:
+        (root / "versions" / name).unlink()
+    for path in (root / "versions").iterdir():
+        if path.name > records[0]:
+            path.unlink()
+    (root / "versions" / records[0]).write_text("{}")
+    with pytest.raises(lc.StateError, match="put it back from a copy, since there is no version before it"):
+        folder.versions()
+
+
+def test_no_folder_has_a_zero_in_its_name():
+    with pytest.raises(lc.ConfigError, match="has a zero character"):
+        lc.Spill("\0x")
+    with pytest.raises(lc.StateError, match="has a zero character"):
+        StateFolder("\0x")
+
+
+def test_memory_is_told_before_the_first_event(tmp_path):
+    query = lc.Query("PATTERN SEQ(A a, B b) WITHIN 5 s", name="q", level=lc.Aggressive("1 s"))
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query, memory="2 MiB", spill=tmp_path / "state")
+    before = runtime.explain()["memory"]
+    assert before["budget"] == 2 << 20 and before["in_memory"] == 0
+    runtime.process([{"id": 1, "type": "A", "ts": 5}])
+    after = runtime.explain()["memory"]
+    assert after.keys() == before.keys() and after["in_memory"] > 0

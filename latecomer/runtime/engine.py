@@ -224,6 +224,8 @@ class Engine:
                     yield from self._write(lane.amend(selector, late, refs, batch.ts, self.time.proofs))
         self.time.proofs.keys_moved = False
         self._purge()
+        if self.memory is not None:
+            self.memory.settle()
         self.broken = False
 
     def _log_rows(self, batch: Batch, rows: I64, content: U64) -> I64:
@@ -545,6 +547,8 @@ class Engine:
             yield from self._write(lane.step(None, None, nothing, nothing, self.time.proofs))
         self.time.proofs.keys_moved = False
         self._purge()
+        if self.memory is not None:
+            self.memory.settle()
         self.broken = False
 
     def unreadable(self, lines: Sequence[tuple[str, str]]) -> Iterator[Piece]:

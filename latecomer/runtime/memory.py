@@ -74,6 +74,13 @@ class Memory:
         if given < excess:  # else there is room for now, and slices that grow on leave later, in larger chunks
             self._evict(wanted - given, excess - given)
 
+    def settle(self) -> None:
+        """Let go of what a batch has read beyond the budget."""
+        if self.budget is not None and self.pager.read_bytes != self._read:
+            excess = self._engine.nbytes - self.budget
+            if excess > 0:
+                self._drop_copies(excess)
+
     def _drop_copies(self, wanted: int) -> int:
         """Drop what is on the shelf too, least recently used first; returns the bytes that this gave."""
         copies: list[tuple[int, int, Any]] = []
@@ -189,15 +196,26 @@ class Memory:
 
     def facts(self) -> dict[str, Any]:
         """For explain."""
-        engine, pager = self._engine, self.pager
+        engine = self._engine
         assert engine.log.pages is not None
-        return {
-            "budget": self.budget,
-            "in_memory": engine.nbytes,
-            "events_on_shelf": len(engine.log.pages),
-            "pending": sum(len(lane.pending) for lane in engine.lanes if lane.pending is not None),
-            "reads": pager.reads,
-            "read_bytes": pager.read_bytes,
-            "writes": pager.writes,
-            "written_bytes": pager.written_bytes,
-        }
+        return facts(
+            self.pager,
+            self.budget,
+            engine.nbytes,
+            len(engine.log.pages),
+            sum(len(lane.pending) for lane in engine.lanes if lane.pending is not None),
+        )
+
+
+def facts(pager: Pager, budget: int | None, in_memory: int = 0, on_shelf: int = 0, pending: int = 0) -> dict[str, Any]:
+    """What explain says of memory; as it is before the first event."""
+    return {
+        "budget": budget,
+        "in_memory": in_memory,
+        "events_on_shelf": on_shelf,
+        "pending": pending,
+        "reads": pager.reads,
+        "read_bytes": pager.read_bytes,
+        "writes": pager.writes,
+        "written_bytes": pager.written_bytes,
+    }

@@ -28,6 +28,7 @@ from latecomer.runtime.batches import fix_schema, missing_columns, to_arrow
 from latecomer.runtime.changes import check_names
 from latecomer.runtime.engine import Engine, Piece, attributes_of, promised_columns
 from latecomer.runtime.explain import explain
+from latecomer.runtime.memory import facts
 from latecomer.runtime.parting import Chooser, drop, narrow
 from latecomer.runtime.share import Share
 from latecomer.runtime.spill import BATCH, Spill, Spilling, memory_size
@@ -300,7 +301,10 @@ class Runtime:
 
     def explain(self) -> dict[str, Any]:
         """What is held, and what each waits for: plain data, see ``docs/architecture.md``."""
-        return explain([q.plan for q in self.queries], self._engine, self.counters)
+        told = explain([q.plan for q in self.queries], self._engine, self.counters)
+        if self._engine is None and self._spilling is not None:
+            told["memory"] = facts(self._spilling.pager, self._spilling.budget)
+        return told
 
     # --- state -------------------------------------------------------------------------------------------------------
 

@@ -47,6 +47,8 @@ class Spill:
     def __post_init__(self) -> None:
         if not isinstance(self.uri, (str, os.PathLike)) or not os.fspath(self.uri):
             raise ConfigError(f"Spill(uri={self.uri!r}): give a folder, or a URI like 's3://bucket/folder'")
+        if "\0" in str(self.uri):
+            raise ConfigError(f"Spill(uri={self.uri!r}) has a zero character: give a name that a folder can have")
         for name, least in (("keep", 1), ("batch", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:

@@ -250,6 +250,8 @@ def open_files(uri: str | os.PathLike[str], *, sync: bool = True) -> tuple[Files
     Raises StateError when ``uri`` cannot be opened, MissingDependency when it takes fsspec and that is not there.
     """
     text = os.fspath(uri)
+    if "\0" in text:
+        raise StateError(f"the state folder {text!r} has a zero character in its name: no folder can have that")
     if "://" not in text:
         path = str(Path(text).absolute())  # it has to mean the same when the working directory changes
         return LocalFiles(path, sync=sync), path
@@ -293,6 +295,11 @@ def failure(error: OSError, shown: str, name: str, doing: str) -> StateError:
         return StateError(
             f"{file} is missing: the folder was changed from outside, or the version that needs the file was dropped. "
             "Put it back from a copy, or go on from a version that `latecomer state verify` finds whole"
+        )
+    if isinstance(error, NotADirectoryError):
+        return StateError(
+            f"the state folder {shown!r} is a file, or lies below one: give the path of a folder, or of one that is "
+            "not there yet"
         )
     if isinstance(error, PermissionError) or error.errno == errno.EROFS:
         return StateError(

@@ -64,6 +64,12 @@ class StateReader:
             names = self.listed("versions")
             last = versions.last_record(names)
             if last is None:
+                if self.listed("blobs") and not self.listed("versions"):  # looked at again: a writer may just begin
+                    raise StateError(
+                        f"'versions' in the state folder {self.shown!r} is missing or empty, and there are blobs that "
+                        "only records there make a state of. The folder is left as it is: put 'versions' back from a "
+                        "copy, or begin in an empty folder"
+                    )
                 return None, []
             try:
                 kept = self._decoded(last)[1]
@@ -107,8 +113,15 @@ class StateReader:
 
     def _broken(self, file: str, problem: str) -> StateError:
         cure = (
-            "move it away, and the version before it counts again"
+            self._without(file.removeprefix("versions/"))
             if file.startswith("versions/")
             else "put it back from a copy, or go on from a version that `latecomer state verify` finds whole"
         )
         return StateError(f"{file!r} in the state folder {self.shown!r} {problem}. The folder is left as it is: {cure}")
+
+    def _without(self, name: str) -> str:
+        """What to do about a record that is damaged."""
+        earlier = [other for other in self.listed("versions") if versions.number_of(other) is not None and other < name]
+        if earlier:
+            return "move it away, and the version before it counts again"
+        return "put it back from a copy, since there is no version before it, or begin in an empty folder"

@@ -73,6 +73,9 @@ def verify(folder: StateReader) -> Checked:
         names = [name for _, name in folder.standing()[1]]
     except StateError:
         names = [name for name in sorted(folder.listed("versions")) if versions.number_of(name) is not None]
+        if not names and (blobs_there := folder.listed("blobs")):
+            problem = f"is missing or empty: nothing tells what the {len(blobs_there)} files in blobs/ are parts of"
+            damages.append(Damage("versions", problem, ()))
     for name in names:
         try:
             whole.append(folder.record(name))
