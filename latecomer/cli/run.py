@@ -28,7 +28,6 @@ from latecomer.cli.pipeline import is_pipeline, refuse, run_pipeline
 from latecomer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from latecomer.query.plan import Confidence
     from latecomer.runtime import Runtime
 
 #: Large enough that the cost per batch vanishes, small enough that a batch fits the processor's cache.
@@ -140,6 +139,7 @@ def run(
     from latecomer.cli.state import plain, show
     from latecomer.cli.tally import Tally
     from latecomer.connectors.files import EventWriter, open_events
+    from latecomer.query.plan import Confidence
     from latecomer.runtime import Runtime
 
     check_paths(input=input_, output=output, late=late, snapshot=snapshot)

@@ -173,9 +173,7 @@ def _stretches(values: F64, first: I64, counts: I64) -> tuple[F64, I64]:
 
 
 def _packed(n: int, rows: I64, values: F64, first: I64, counts: I64) -> pa.Array:
-    """For ``rows`` of ``n`` their weights as the bytes of float64 numbers: whole numbers as they are, others made to sum
-    to 1.
-    """
+    """For ``rows`` of ``n`` their weights as bytes of float64 numbers: whole ones as they are, others with sum 1."""
     if not len(rows):
         return pa.nulls(n, pa.binary())
     flat, begins = _stretches(values, first, counts)

@@ -1,0 +1,283 @@
+"""What confidences cost, and what is done about it: pairs that share what may spoil them, lengths that do not matter,
+bounds, and what is told of those that cost too much.
+"""
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise, product
+from math import prod
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+import latecomer as lc
+from latecomer.connectors.metrics import Metrics
+from latecomer.query.plan import Confidence
+from latecomer.runtime.intervals import tiles, ways
+from latecomer.runtime.intervals.bounds import valid_bounds
+from latecomer.runtime.intervals.lattice import Lattice, Spoiler
+from latecomer.runtime.intervals.pmf import Distributions
+from latecomer.runtime.intervals.question import Hits, Question
+from latecomer.runtime.intervals.separable import uniform_pairs
+from latecomer.runtime.intervals.ways import Way
+from latecomer.uncertainty import Triangular, Uniform
+from tests.interval_machine import Machine
+from tests.worlds import STAM, STNM
+
+
+def pair(lower, upper, window, hits=(), scopes=((0, 1),)):
+    """A question about the first two of some uniform events; ``hits`` are (event, scope)."""
+    lower, upper = np.array(lower), np.array(upper)
+    own = [np.array([0]), np.array([1])]
+    first, last, _ = valid_bounds([lower[[0]], lower[[1]]], [upper[[0]], upper[[1]]], [1], window)
+    event, scope = np.array(hits, np.int64).reshape(-1, 2).T
+    events = Distributions.of(lower, upper)
+    return Question(events, own, first, last, Hits(np.zeros(len(event), np.int64), scope, event), scopes, window)
+
+
+# --- lengths that do not matter ---------------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(*[st.integers(0, 12)] * 4, st.integers(1, 14), st.integers(1, 10**12))
+def test_two_uniform_events_of_any_length(a, one, b, two, window, factor):
+    expected = sum(0 < t - s <= window for s in range(a, a + one + 1) for t in range(b, b + two + 1))
+    question = pair([a, b], [a + one, b + two], window)
+    assert uniform_pairs(question, np.array([0]))[0] == pytest.approx(expected / (one + 1) / (two + 1), rel=1e-15)
+    # Finer units, against sums by differences.
+    first, second = factor * (one + 1), factor * (two + 1)
+    fine = pair([factor * a, factor * b], [factor * a + first - 1, factor * b + second - 1], factor * window)
+    spans = [(int(begin[0]), int(end[0])) for begin, end in zip(fine.earliest, fine.latest, strict=True)]
+    worlds = Fraction(Lattice(spans, [], fine.window, True).count(), first * second)
+    assert uniform_pairs(fine, np.array([0]))[0] == pytest.approx(float(worlds), rel=5e-16)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_lattice_sums_are_sums_over_all_times(seed):
+    draw = Random(seed)
+    n = draw.choice([1, 2, 2, 3, 3, 4])
+    longest = {1: 60, 2: 30, 3: 14, 4: 8}[n]
+    begins = [draw.randrange(10) + j * draw.choice([0, 2, 5]) for j in range(n)]
+    spans = [(begin, begin + draw.randrange(longest)) for begin in begins]
+    window = max(draw.choice([3, 6, 10, 20, 40, 100]), n - 1)
+    ends = [(None, 0), (n - 1, None)]
+    middle = [(j, j + 1) for j in range(n - 1)]
+    spoilers = []
+    for _ in range(draw.choice([0, 1, 2, 3])):
+        many = draw.sample(ends + middle * (n < 3), draw.randint(1, 2))
+        scopes = many if n < 3 or draw.random() < 0.5 else [draw.choice(middle)]
+        lower = draw.randrange(-10, 30)
+        spoilers.append(Spoiler(lower, lower + draw.randrange(20), tuple(scopes)))
+    ended = any(None in scope for s in spoilers for scope in s.scopes)
+    lattice = Lattice(spans, spoilers, window, n < 3 or ended or spans[-1][1] - spans[0][0] > window)
+    expected = 0
+    for times in product(*(range(a, b + 1) for a, b in spans)):
+        if all(a < b for a, b in pairwise(times)) and times[-1] - times[0] <= window:
+            expected += prod(sum(_outside(s, t, times, window) for t in range(s.lower, s.upper + 1)) for s in spoilers)
+    assert lattice.count() == expected
+
+
+def _outside(spoiler, time, times, window):
+    """Whether a time lies in none of the spoiler's scopes."""
+    for left, right in spoiler.scopes:
+        low = times[-1] - window if left is None else times[left] + 1
+        high = times[0] + window if right is None else times[right] - 1
+        if low <= time <= high:
+            return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "pattern", ["A a, B b, C c", "A a, !B n, C c", "!B n, A a, C c", "A a, C c, !B n", "A a, !B n"]
+)
+@pytest.mark.parametrize("strategy", [STAM, STNM])
+def test_the_unit_does_not_matter(pattern, strategy):
+    """The smallest of what was unknown: give or take a second, in microseconds. It is near what milliseconds say."""
+    said = []
+    for units in (10**3, 10**6):
+        query = replace(
+            lc.Query(f"PATTERN SEQ({pattern}) WITHIN {5 * units}", level=lc.Aggressive(0)).plan, strategy=strategy
+        )
+        machine = Machine(query)
+        places = {"A": 0.0, "B": 1.4, "C": 2.5}
+        machine.process(
+            [
+                {"id": i, "type": t, "lower": int((at - 1) * units), "upper": int((at + 1) * units)}
+                for i, (t, at) in enumerate([*places.items(), ("C", 2.9)])
+            ]
+        )
+        said.append(machine.shown)
+    assert said[0].keys() == said[1].keys() != set()
+    for ids, (chance, _) in said[0].items():
+        assert said[1][ids][0] == pytest.approx(chance, rel=0.02), ids
+
+
+# --- what pairs share -------------------------------------------------------------------------------------------------
+
+
+def crowd(seed, strategy, pattern="A a, !B n, C c", where="[k]", window=60, longest=90, n=40, weights=False):
+    """A query, and events of which many are near each other."""
+    draw = np.random.default_rng(seed)
+    text = f"PATTERN SEQ({pattern}) {where and 'WHERE ' + where} WITHIN {window}"
+    query = replace(lc.Query(text, level=lc.Aggressive(0)).plan, strategy=strategy)
+    found = []
+    for number in range(n):
+        low, length = int(draw.integers(0, 150)), int(draw.integers(1, longest))
+        e = {"id": number, "type": "ABC"[number % 3], "lower": low, "upper": low + length - 1}
+        e |= {"k": "xy"[int(draw.integers(2))], "x": int(draw.integers(3))}
+        if weights and length > 1 and number % 4 == 0:
+            e["weights"] = [1, *draw.integers(0, 5, length - 2).tolist(), 2]
+        found.append(e)
+    return query, found
+
+
+CROWDS = [
+    {},
+    {"where": ""},
+    {"weights": True},
+    {"where": "n.x <= c.x"},
+    {"where": "n.x <> a.x"},
+    {"pattern": "A a, C c"},
+    {"pattern": "A a, A c", "where": "a.x <= c.x"},
+    {"pattern": "!B m, A a, !B n, C c, !B l"},
+    {"longest": 400, "window": 500, "n": 24},
+]
+
+
+@pytest.mark.parametrize("strategy", [STAM, STNM])
+@pytest.mark.parametrize("more", CROWDS)
+def test_what_is_shared_changes_nothing(strategy, more, monkeypatch):
+    """Tiles say what the grid says; and of each pair, to the last bit, what they say of it alone."""
+    query, found = crowd(3, strategy, **more)
+    monkeypatch.setattr(ways.Ways, "_choose", lambda self, kind, able, cost: None)  # tiles, or else the grid
+    shared = Machine(query)
+    shared.process(found)
+    assert len(shared.shown) > 10
+    single = Machine(query)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiles, "_pieces", lambda question, at, size: list(at[:, None]))
+        single.process(found)
+    assert single.shown == shared.shown
+    pairs = ways.Ways._pairs
+
+    def by_grid(self, question, hits, plain, smooth, *rest):
+        pairs(self, question, hits, plain, np.zeros(len(smooth), bool), *rest)
+
+    monkeypatch.setattr(ways.Ways, "_pairs", by_grid)
+    alone = Machine(query)
+    alone.process(found)
+    assert alone.shown.keys() == shared.shown.keys()
+    for ids, (chance, ranges) in alone.shown.items():
+        assert shared.shown[ids][0] == pytest.approx(chance, rel=1e-12)
+        assert shared.shown[ids][1] == ranges
+
+
+def test_what_is_shared_is_computed_once(monkeypatch):
+    """Many pairs near each other ask for few tiles: those of the plane of times, not those of each pair."""
+    computed = []
+    weights = tiles._Plane.weights
+    monkeypatch.setattr(
+        tiles._Plane, "weights", lambda self, a, b: computed.append(len(self._items[a:b])) or weights(self, a, b)
+    )
+    query, found = crowd(5, STAM, where="", window=100, longest=80, n=150)
+    machine = Machine(query)
+    machine.process(found)
+    # 230 instants of first times, and for each of these 100 of second ones.
+    assert len(machine.shown) > 500
+    assert 0 < sum(computed) < 2 * (230 * 100 / tiles.SIZES[0] ** 2)
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", [STAM, STNM])
+@pytest.mark.parametrize("least", [Confidence(0.3, True), Confidence(0.3, False), Confidence(0.05, True)])
+def test_what_is_below_the_threshold_is_not_computed_and_nothing_else(strategy, least, monkeypatch):
+    query, found = crowd(7, strategy, n=60, weights=True)
+    everything, some = Machine(query), Machine(replace(query, confidence=least))
+    kinds = []
+    kept = ways.Ways.__init__
+    monkeypatch.setattr(
+        ways.Ways, "__init__", lambda self, *given: kept(self, *given) or kinds.extend(self.kind.tolist())
+    )
+    for machine in (everything, some):
+        for start in range(0, 60, 20):
+            machine.process(found[start : start + 20])
+    assert some.shown == {
+        ids: said
+        for ids, said in everything.shown.items()
+        if (said[0] >= least.least if least.inclusive else said[0] > least.least)
+    }
+    assert kinds.count(Way.BELOW) > 3
+
+
+def test_what_is_surely_below_the_threshold_is_not_told_as_unknown():
+    """A curve of a day in nanoseconds, and something that spoils most of the worlds for sure."""
+    day = 86_400 * 10**9
+    events = [
+        {"id": 0, "type": "A", "lower": 0, "upper": day, "shape": 1},
+        {"id": 1, "type": "B", "lower": day, "upper": 3 * day, "shape": 1},
+        {"id": 2, "type": "C", "lower": 3 * day, "upper": 4 * day, "shape": 1},
+    ]
+    query = lc.Query(f"PATTERN SEQ(A a, !B b, C c) WITHIN {5 * day}", level=lc.Aggressive(0)).plan
+    for least, told in ((Confidence(), 1), (Confidence(0.5, True), 0)):
+        machine = Machine(replace(query, confidence=least), shapes=(Uniform(), Triangular()))
+        machine.process(events)
+        assert len(machine.shown) == told
+        assert all(np.isnan(chance) for chance, _ in machine.shown.values())
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+
+CURVES = lc.Stream(lower="from", upper="to", longest="1 d", unit="ns", id="id", distribution="triangular")
+DAY = 86_400 * 10**9
+
+
+def costly(sampled=""):
+    """A match whose confidence is too costly: of two curves of a day, in nanoseconds."""
+    query = lc.Query(
+        f"PATTERN SEQ(A a, B b) WITHIN 2 d CONFIDENCE >= 60% {sampled}", name="q", level=lc.Aggressive("1 d")
+    )
+    runtime = lc.Runtime(CURVES, query)
+    rows = [{"id": t.lower(), "type": t, "from": i * DAY // 4, "to": i * DAY // 4 + DAY} for i, t in enumerate("AB")]
+    return runtime, runtime.process(rows)
+
+
+def test_matches_without_a_confidence_are_counted_and_told():
+    runtime, out = costly()
+    assert out.changes["confidence"].to_pylist() == [None]
+    assert runtime.counters["confidences"] == {"q": {"steps": 0, "unknown": 1, "sampled": 0}}
+    assert lc.Runtime.restore(runtime.snapshot()).counters == runtime.counters
+    sampled, out = costly("SAMPLED 0.01")
+    assert out.changes["confidence"].null_count == 0
+    counted = sampled.counters["confidences"]["q"]
+    assert (counted["unknown"], counted["sampled"]) == (0, 1)
+    assert counted["steps"] == 2500  # so many draws
+    registry = CollectorRegistry()
+    Metrics("m", registry).update(runtime)
+    assert registry.get_sample_value("latecomer_unknown_confidences_total", {"runtime": "m", "query": "q"}) == 1.0
+
+
+def test_steps_are_counted_whatever_the_batches():
+    """In a level that gives each answer once."""
+    rows = [{"id": str(i), "type": "ABC"[i % 3], "from": 3 * i, "to": 3 * i + 7} for i in range(30)]
+    query = lc.Query("PATTERN SEQ(A a, !B b, C c) WITHIN 20 s", name="q", level=lc.KSlack(5))
+    counts = []
+    for size in (1, 7, 30):
+        runtime = lc.Runtime(lc.Stream(lower="from", upper="to", longest=10, unit="s", id="id"), query)
+        for start in range(0, 30, size):
+            runtime.process(rows[start : start + size])
+        runtime.finish()
+        counts.append(runtime.counters["confidences"]["q"])
+    assert counts[0] == counts[1] == counts[2]
+    assert counts[0]["steps"] > 100
+
+
+def test_exact_streams_have_no_confidences_to_count():
+    runtime = lc.Runtime(lc.Stream(unit="s"), lc.Query("PATTERN SEQ(A a, B b) WITHIN 5 s", level=lc.KSlack(1)))
+    runtime.process([{"type": "A", "ts": 1}, {"type": "B", "ts": 2}])
+    assert runtime.counters["confidences"] == {}
