@@ -238,6 +238,21 @@ def test_filters_are_asked_alike(values, shard_bits, segment_bits, segments, see
         NATIVE.fuse(keys, cells[:-1], span, shard_bits, segment_bits)
 
 
+@given(st.integers(0, 400), st.integers(2, 200), st.integers(0, 2**32))
+def test_filters_are_built_alike(n, size, seed):
+    rng = np.random.default_rng(seed)
+    cells = [rng.integers(0, size, n) for _ in range(3)]
+    marks = rng.integers(0, 2**16, n).astype(np.uint16)
+    content, placed = same("fuse_build", *cells, marks, size)
+    served = content[cells[0]] ^ content[cells[1]] ^ content[cells[2]] == marks
+    distinct = (cells[0] != cells[1]) & (cells[1] != cells[2]) & (cells[0] != cells[2])
+    if distinct.all():
+        assert served[placed].all()
+    if n:
+        with pytest.raises(IndexError):
+            NATIVE.fuse_build(cells[0], cells[1], cells[2] + size, marks, size)
+
+
 @given(st.lists(st.integers(0, 3_000), min_size=1, unique=True), st.integers(-(10**6), 2**50))
 def test_sets_of_numbers_are_asked_alike(values, base):
     numbers = np.sort(np.array(values)) + base

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from latecomer.errors import StateError
 from latecomer.storage import kernels
-from latecomer.storage.hashing import I64, U64, mix
+from latecomer.storage.hashing import U64, mix
 
 Bools = npt.NDArray[np.bool_]
 Cells = npt.NDArray[np.uint16]
@@ -37,7 +37,6 @@ _MARK_ANY = 0x4C43_4655_5345_FFFF  # of the filter that rules nothing out
 _TAIL = 6  # words: shard bits, segment bits, span, keys, stash, mark
 _SHARD = 16  # bits; at most 2^16 keys are expected in a shard: about 5 MB while it is built
 _SEGMENT = 11  # bits; longer segments do not pay at the shards' size
-_ALONE = 1 << 40  # a cell's sum holds the count of its keys from this bit on, and below it the sum of their numbers
 _FEW = 16  # keys left over by the peeling that are not worth another attempt
 _ATTEMPTS = 12
 
@@ -190,19 +189,11 @@ class Builder:
             cells = kernels.fuse_cells(keys, span, self._shard_bits, self._segment_bits)
             for cell in cells:
                 cell -= self._built * whole
-            rounds, left = _peel(cells, n, whole)
-            if left <= _FEW or attempt == _ATTEMPTS or self._span:
+            content, placed = kernels.fuse_build(*cells, marks, whole)
+            if n - np.count_nonzero(placed) <= _FEW or attempt == _ATTEMPTS or self._span:
                 break
             segments += max(segments // 24, 1)
-        placed = np.zeros(n, np.bool_)
-        # Cells that serve no key keep 0.
-        content = self._grow(whole // 4).view(np.uint16)
-        for numbers, homes in reversed(rounds):
-            value = marks.take(numbers)
-            for cell in cells:
-                value ^= content.take(cell.take(numbers))
-            content[homes] = value
-            placed[numbers] = True
+        self._grow(whole // 4).view(np.uint16)[:] = content
         self._stash.append(keys[~placed])
         self._keys += n
         self._span = span
@@ -212,31 +203,3 @@ class Builder:
         """``n`` more words at the end, all 0."""
         self._words.resize(len(self._words) + n, refcheck=False)
         return self._words[len(self._words) - n :]
-
-
-def _peel(cells: tuple[I64, I64, I64], n: int, size: int) -> tuple[list[tuple[I64, I64]], int]:
-    """Rounds of (keys, the cell that each is alone in), in the order of peeling; how many keys are left.
-
-    Keys of one round do not meet in the cells that serve them: two keys in one cell are not alone there.
-    """
-    sums = np.zeros(size, np.int64)
-    numbers = np.arange(_ALONE, _ALONE + n)
-    for cell in cells:
-        np.add.at(sums, cell, numbers)
-    rounds: list[tuple[I64, I64]] = []
-    left = n
-    claims = np.empty(n, np.int32)
-    homes = (sums >> 40 == 1).nonzero()[0]
-    while len(homes):
-        keys = sums.take(homes) - _ALONE
-        turns = np.arange(len(keys), dtype=np.int32)
-        claims[keys] = turns
-        own = (claims.take(keys) == turns).nonzero()[0]  # a key may be alone in two cells: one serves it
-        keys, homes = keys.take(own), homes.take(own)
-        rounds.append((keys, homes))
-        left -= len(keys)
-        touched = np.concatenate([cell.take(keys) for cell in cells])
-        freed = keys + _ALONE
-        np.subtract.at(sums, touched, np.concatenate((freed, freed, freed)))
-        homes = touched[sums.take(touched) >> 40 == 1]
-    return rounds, left

@@ -32,6 +32,7 @@ SWITCH = "LATECOMER_KERNEL"
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1 = np.uint64(0xBF58476D1CE4E5B9)
 _M2 = np.uint64(0x94D049BB133111EB)
+_ALONE = 1 << 40  # a cell's sum holds the count of its keys from this bit on, and below it the sum of their numbers
 _FUSE = np.uint64(0x9FB21C651E98DF25)
 _S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
 _WORD = 2**64 - 1
@@ -429,6 +430,42 @@ def fuse_cells(mixed: U64, span: int, shard_bits: int, segment_bits: int) -> tup
     return first.view(np.int64), second.view(np.int64), third.view(np.int64)
 
 
+def fuse_build(first: I64, second: I64, third: I64, marks: Array, size: int) -> tuple[Array, Bools]:
+    """The cells (16 bits) of a filter whose keys have these cells and fingerprints, and which keys they serve.
+
+    Keys are peeled in rounds: all that are alone in one of their cells. Keys of one round do not meet in the cells that
+    serve them: two keys in one cell are not alone there. Then cells are filled in the opposite order; those that serve
+    no key keep 0.
+    """
+    sums = np.zeros(size, np.int64)
+    numbers = np.arange(_ALONE, _ALONE + len(marks))
+    for cell in (first, second, third):
+        np.add.at(sums, cell, numbers)
+    rounds: list[tuple[I64, I64]] = []
+    claims = np.empty(len(marks), np.int64)
+    homes = (sums >> 40 == 1).nonzero()[0]
+    while len(homes):
+        keys = sums.take(homes) - _ALONE
+        turns = np.arange(len(keys))
+        claims[keys] = turns
+        own = (claims.take(keys) == turns).nonzero()[0]  # a key may be alone in two cells: one serves it
+        keys, homes = keys.take(own), homes.take(own)
+        rounds.append((keys, homes))
+        touched = np.concatenate([cell.take(keys) for cell in (first, second, third)])
+        freed = keys + _ALONE
+        np.subtract.at(sums, touched, np.concatenate((freed, freed, freed)))
+        homes = touched[sums.take(touched) >> 40 == 1]
+    placed = np.zeros(len(marks), np.bool_)
+    content = np.zeros(size, np.uint16)
+    for keys, homes in reversed(rounds):
+        value = marks.take(keys)
+        for cell in (first, second, third):
+            value ^= content.take(cell.take(keys))
+        content[homes] = value
+        placed[keys] = True
+    return content, placed
+
+
 def held(bits: Array, base: int, numbers: I64) -> Bools:
     """Whether the bit at each number less ``base`` is set, in bytes whose first and last are 0."""
     off = numbers - base
@@ -468,6 +505,7 @@ TWINS = (
     "equal_words",
     "equal_texts",
     "fuse",
+    "fuse_build",
     "held",
     "ranks",
 )

@@ -40,6 +40,94 @@ static PyObject *fuse(PyObject *self, PyObject *const *args, Py_ssize_t count)
     return result;
 }
 
+/* fuse_build(first, second, third, marks (16 bits), size) -> (cells (16 bits), booleans: whether the key is served):
+ * peel keys that are alone in one of their cells, round by round, then fill these cells in the opposite order. */
+static PyObject *fuse_build(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    const int64_t alone = INT64_C(1) << 40;
+    Held held = {{0}, 0};
+    npy_intp n = -1;
+    int64_t size;
+    if (!expects(count, 5) || !integer(args[4], &size))
+        return NULL;
+    const int64_t *cells[3];
+    int whole = 1;
+    for (int c = 0; c < 3 && whole; c++)
+        whole = (cells[c] = array(args[c], 8, &n, &held)) != NULL;
+    const uint16_t *marks = whole ? array(args[3], 2, &n, &held) : NULL;
+    PyObject *content = NULL, *placed = NULL, *result = NULL;
+    int64_t *sums = NULL, *homes = NULL, *order = NULL, *served = NULL, *claims = NULL;
+    if (marks == NULL)
+        goto done;
+    if (size < 0 || n >= alone) {
+        PyErr_SetString(PyExc_TypeError, "a size of 0 or more is needed, and fewer keys");
+        goto done;
+    }
+    for (int c = 0; c < 3; c++)
+        for (npy_intp i = 0; i < n; i++)
+            if (cells[c][i] < 0 || cells[c][i] >= size) {
+                PyErr_SetString(PyExc_IndexError, "a cell lies outside");
+                goto done;
+            }
+    content = PyArray_ZEROS(1, (npy_intp[]){size}, NPY_UINT16, 0);
+    placed = PyArray_ZEROS(1, &n, NPY_BOOL, 0);
+    sums = calloc(size + 1, sizeof *sums);
+    homes = malloc((size + 3 * n + 1) * sizeof *homes);
+    order = malloc((n + 1) * sizeof *order);
+    served = malloc((n + 1) * sizeof *served);
+    claims = malloc((n + 1) * sizeof *claims);
+    if (content == NULL || placed == NULL)
+        goto done;
+    if (!sums || !homes || !order || !served || !claims) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    uint16_t *cell = DATA(content);
+    uint8_t *is_placed = DATA(placed);
+    NPY_BEGIN_THREADS_DEF;
+    NPY_BEGIN_THREADS;
+    for (int c = 0; c < 3; c++)
+        for (npy_intp i = 0; i < n; i++)
+            sums[cells[c][i]] += alone + i;
+    npy_intp many = 0, peeled = 0;
+    for (int64_t at = 0; at < size; at++)
+        if (sums[at] >> 40 == 1)
+            homes[many++] = at;
+    while (many) {
+        npy_intp begin = peeled;
+        for (npy_intp i = 0; i < many; i++)
+            claims[sums[homes[i]] - alone] = i;
+        for (npy_intp i = 0; i < many; i++) { /* a key may be alone in two cells: one serves it */
+            int64_t key = sums[homes[i]] - alone;
+            if (claims[key] == i) {
+                order[peeled] = key;
+                served[peeled++] = homes[i];
+            }
+        }
+        for (int c = 0; c < 3; c++)
+            for (npy_intp i = begin; i < peeled; i++)
+                sums[cells[c][order[i]]] -= alone + order[i];
+        many = 0;
+        for (int c = 0; c < 3; c++)
+            for (npy_intp i = begin; i < peeled; i++)
+                if (sums[cells[c][order[i]]] >> 40 == 1)
+                    homes[many++] = cells[c][order[i]];
+    }
+    for (npy_intp i = peeled - 1; i >= 0; i--) {
+        int64_t key = order[i];
+        cell[served[i]] = marks[key] ^ cell[cells[0][key]] ^ cell[cells[1][key]] ^ cell[cells[2][key]];
+        is_placed[key] = 1;
+    }
+    NPY_END_THREADS;
+    result = PyTuple_Pack(2, content, placed);
+done:
+    free(sums), free(homes), free(order), free(served), free(claims);
+    Py_XDECREF(content);
+    Py_XDECREF(placed);
+    let_go(&held);
+    return result;
+}
+
 /* held(bytes (8 bits), base, numbers) -> booleans: whether the bit at each number less the base is set. */
 static PyObject *held(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {

@@ -37,7 +37,7 @@ static PyMethodDef methods[] = {
     METHOD(scramble),     METHOD(combine), METHOD(hash_texts), METHOD(text_words),  METHOD(text_numbers),
     METHOD(match_digits), METHOD(put),     METHOD(arrange),    METHOD(merge),       METHOD(join),
     METHOD(nearest),      METHOD(equal_words),                 METHOD(equal_texts),
-    METHOD(fuse),         METHOD(held),    METHOD(ranks),                           {NULL, NULL, 0, NULL},
+    METHOD(fuse),         METHOD(fuse_build),  METHOD(held),    METHOD(ranks),                           {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_compiled", "Compiled kernels of storage.", 0, methods};
