@@ -15,7 +15,7 @@ from latecomer.cli.inputs import (
     ColumnsOption,
     JsonOption,
     check_columns,
-    read_columns,
+    open_input,
     read_queries,
     read_query_text,
 )
@@ -85,7 +85,6 @@ def advise(
     from latecomer.advise import advise as judge
     from latecomer.advise import take, thin
     from latecomer.advise.sample import STRETCH
-    from latecomer.connectors.files import open_events
 
     target = output if output is not None else Path(f"{sample.name.split('.')[0]}-advice.html")
     if target.resolve() == sample.resolve():
@@ -98,8 +97,7 @@ def advise(
             if kafka is not None:
                 raise ConfigError("--kafka picks a topic of a pipeline: give the pipeline's file, 'pipeline.toml'")
             queries, own = _queries(query or [])
-            types = columns.times | read_columns(column)
-            events = open_events(sample, time=columns.time, text=(columns.type,), types=types)
+            events = open_input(sample, columns, column)
             stream = columns.stream()
             check_columns(queries, stream, sample, events.schema)
             taken = take(thin(events.chunks(STRETCH), rows), stream, name=sample.name, arrival=arrival)

@@ -15,7 +15,7 @@ from latecomer.cli.inputs import (
     JsonOption,
     LevelOption,
     check_columns,
-    read_columns,
+    open_input,
     read_queries,
 )
 from latecomer.cli.pipeline import check_pipeline, is_pipeline, refuse
@@ -73,10 +73,7 @@ def check(
     stream = columns.stream()
     unit = stream.unit
     if schema is not None:
-        from latecomer.connectors.files import open_events
-
-        types = columns.times | read_columns(column)
-        found = open_events(schema, time=columns.time, text=(columns.type,), types=types).schema
+        found = open_input(schema, columns, column).schema
         check_columns(queries, stream, schema, found)
         unit = stream.unit_for(found.field(stream.ts).type)
     told = facts(queries[0].plan, unit, Reach.of(stream, unit))

@@ -118,11 +118,6 @@ class StreamOptions:
         """The column by which events are ordered."""
         return self.ts if self.lower is None else self.lower
 
-    @property
-    def times(self) -> dict[str, str]:
-        """Declared types of further columns of times."""
-        return {} if self.upper is None else {self.upper: "time"}
-
     def stream(self, **more: Any) -> Stream:
         """The stream that is meant; ``more`` are further options of it."""
         from latecomer.stream import Stream

@@ -13,6 +13,8 @@ from latecomer.errors import ConfigError, QueryError, SchemaError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from latecomer.cli.columns import StreamOptions
+    from latecomer.connectors.files import EventFile
     from latecomer.consistency.levels import Level
     from latecomer.query import Query
     from latecomer.stream import Stream
@@ -93,6 +95,20 @@ def read_queries(given: Sequence[str], level: str | None, name: str | None = Non
         written = parse(text).level if fallback is not None else None
         queries.append(Query(text, name=own, level=None if written is not None else fallback))
     return queries
+
+
+def open_input(path: Path, columns: StreamOptions, declared: Sequence[str] | None) -> EventFile:
+    """Open a file of events; both ends of intervals are read as times of one kind."""
+    import pyarrow as pa
+
+    from latecomer.connectors.files import open_events
+
+    types, time = read_columns(declared), columns.time
+    events = open_events(path, time=time, text=(columns.type,), types=types)
+    if columns.upper is None or columns.upper in types or time not in events.schema.names:
+        return events
+    types[columns.upper] = "time" if pa.types.is_timestamp(events.schema.field(time).type) else "int"
+    return open_events(path, time=time, text=(columns.type,), types=types)
 
 
 def check_columns(queries: Sequence[Query], stream: Stream, path: Path, schema: pa.Schema) -> None:

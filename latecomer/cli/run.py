@@ -21,7 +21,7 @@ from latecomer.cli.inputs import (
     JsonOption,
     LevelOption,
     check_columns,
-    read_columns,
+    open_input,
     read_queries,
 )
 from latecomer.cli.pipeline import is_pipeline, refuse, run_pipeline
@@ -138,7 +138,7 @@ def run(
         raise ConfigError(f"{missing} is missing: give --query, --input and --output, or a pipeline")
     from latecomer.cli.state import plain, show
     from latecomer.cli.tally import Tally
-    from latecomer.connectors.files import EventWriter, open_events
+    from latecomer.connectors.files import EventWriter
     from latecomer.query.plan import Confidence
     from latecomer.runtime import Runtime
 
@@ -146,8 +146,7 @@ def run(
     if clock == "source" and columns.source is None:
         raise ConfigError("--clock source needs to know who sends what: --source COLUMN")
     queries = read_queries(query, level)
-    types = columns.times | read_columns(column)
-    events = open_events(input_, time=columns.time, text=(columns.type,), types=types)
+    events = open_input(input_, columns, column)
     stream = columns.stream(clock=clock, punctuation=punctuation, of=of, schema=events.schema)
     check_columns(queries, stream, input_, events.schema)
     runtime = Runtime(stream, queries)
