@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack
 from latecomer.demo.flights import STREAM, arrivals, read
@@ -58,11 +59,18 @@ def replay(
     if not 0 < speed < float("inf"):
         raise ConfigError(f"speed={speed!r}: a number above 0 is needed, like 600 for ten minutes in a second")
     begin = minute_of(start or START)
-    stream = arrivals(read())
+    stream = named(arrivals(read()))
     for batch, pause in beats(stream, begin, speed * BEAT / 60):
         if stop.wait(pause):
             return
         submit(batch)
+
+
+def named(stream: pa.Table) -> pa.Table:
+    """The stream with short ids whose time is UTC like all times of the page: ``EV4681 EWR 19 Mar 17:10``."""
+    when = pc.strftime(stream["scheduled"], "%d %b %H:%M")
+    flight = pc.binary_join_element_wise(stream["carrier"], pc.cast(stream["flight"], pa.string()), "")
+    return stream.set_column(0, "id", pc.binary_join_element_wise(flight, stream["origin"], when, " "))
 
 
 def minute_of(text: str) -> int:

@@ -1,8 +1,9 @@
 """The queries of a live page, each a lane: its counts, the matches that are shown, and what it waits for.
 
-Matches have a *state*, standing or taken back, and a number ``n``: that of the call in which it last changed. A match
-that is kept is told in its newest state to every reader; the one whose last change is longest ago is forgotten first.
-``told`` is the number of the call in which it was first kept: a reader who has come further may have seen it.
+Matches have a *state*, standing or taken back, and numbers: ``n``, of the call in which it last changed, and ``seq``,
+of that change. A match that is kept is told in its newest state to every reader; the one whose last change is longest
+ago is forgotten first, and readers forget what is below ``oldest``. ``told`` is the number of the call in which it was
+first kept: a reader who has come further may have seen it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Lane:
     def __init__(self, query: Query, keep: int) -> None:
         self.plan = query.plan
         self.inserted = self.deleted = self.late = 0
-        self._keep = keep
+        self._keep, self._seq = keep, 0
         self._matches: OrderedDict[str, tuple[dict[str, Any], int]] = OrderedDict()
         self._waits: deque[int] = deque(maxlen=200)
         self._facts: dict[str, Any] = {}
@@ -61,6 +62,8 @@ class Lane:
 
     def put(self, match_id: str, item: dict[str, Any]) -> None:
         """A match has changed."""
+        self._seq += 1
+        item = {**item, "seq": self._seq}
         self._matches[match_id] = item, size(item)
         self._matches.move_to_end(match_id)
         if len(self._matches) > self._keep:
@@ -105,8 +108,8 @@ class Lane:
             if fits:
                 matches.append(item)
             elif item["told"] <= since:
-                rest.append([item["id"], item["back"] is not None])
-        oldest = next(iter(self._matches.values()))[0]["n"] if self._matches else 0
+                rest.append([item["id"], item["back"] is not None, item["seq"]])
+        oldest = next(iter(self._matches.values()))[0]["seq"] if self._matches else 0
         return {"matches": matches[::-1], "rest": rest, "oldest": oldest}
 
     def describe(self, told: Mapping[str, Any], clock: int | None, recent: Recent, room: int) -> None:

@@ -44,7 +44,7 @@ export class Model {
     if (before) this.countShown(before, frame);
     frame.queries.forEach((query, i) => this.updateLane(i, query, now, whole));
     this.lanes.length = frame.queries.length;
-    this.backs.sort((a, b) => b.match.n - a.match.n);
+    this.backs.sort((a, b) => b.match.n - a.match.n || b.match.seq - a.match.seq);
     this.backs.length = Math.min(this.backs.length, LISTED);
     for (const row of frame.late) {
       this.lates.unshift(row);
@@ -93,15 +93,13 @@ export class Model {
       lane.matches.set(match.id, { ...match, key, born, fell });
       if (match.back) this.backs.push({ match: lane.matches.get(match.id), lane: i });
     }
-    for (const [id, back] of query.rest) {
+    for (const [id, back, seq] of query.rest) {
       const known = lane.matches.get(id);
-      if (known && back && known.fell === null) known.fell = now;
-      else if (known && !back) lane.matches.delete(id);
+      if (!known) continue;
+      known.seq = seq;
+      known.fell = back ? (known.fell ?? now) : null;
     }
-    for (const [id, match] of lane.matches) {
-      if (match.n >= query.oldest) break;
-      lane.matches.delete(id);
-    }
+    for (const [id, match] of lane.matches) if (match.seq < query.oldest) lane.matches.delete(id);
   }
 
   // One sample of the rates per second of the service.

@@ -58,7 +58,7 @@ export class Panels {
         name.title = help;
         bars.append(name, make("span", `bar ${key}`, fill), value);
       }
-      const clause = make("p", "clause", make("code", "", query.level));
+      const clause = make("p", "clause", make("code", "", query.level), title === query.name ? null : ` ${query.name}`);
       clause.title = `${query.name}: ${query.level}`;
       const canvas = make("canvas");
       canvas.setAttribute("role", "img");
@@ -89,7 +89,7 @@ export class Panels {
     const { totals, rates, unit } = frame;
     document.title = `Latecomer · ${frame.name}`;
     say("name", frame.name);
-    say("clock", moment(frame.clock, unit, frame.timestamps, 1, true));
+    say("clock", moment(frame.clock, unit, frame.timestamps, this.step, true));
     say("span", length(this.scene.shownSpan, unit));
     ["events", "matches", "back"].forEach((key, i) => {
       say(`rate-${key}`, rate(rates[i]));
@@ -111,7 +111,7 @@ export class Panels {
   }
 
   updateState(state) {
-    say("state-memory", `${bytes(state.bytes)} in memory`);
+    say("state-memory", bytes(state.bytes));
     const parts = [];
     if (state.events !== undefined) parts.push(`${count(state.events)} events`);
     if (state.budget) parts.push(`of ${bytes(state.budget)}`);
@@ -192,7 +192,12 @@ export class Panels {
   }
 
   time(units) {
-    return moment(units, this.model.frame.unit, this.model.frame.timestamps, 1);
+    return moment(units, this.model.frame.unit, this.model.frame.timestamps, this.step);
+  }
+
+  // How fine times have to be told, in units: milliseconds mean nothing where hours are shown.
+  get step() {
+    return Math.max(this.scene.shownSpan / 2000, 1);
   }
 
   marks(element, key) {
@@ -219,9 +224,9 @@ export class Panels {
   heldItem({ query, waiting }) {
     const { unit } = this.model.frame;
     const scopes = waiting.scopes.map((scope) => {
-      const missing = scope.waits_for === "the clock" ? "the clock" : scope.waits_for;
       const reached = scope.horizon === null ? "nothing is proven yet" : `now at ${this.time(scope.horizon)}, ${length(scope.ends - scope.horizon, unit)} to go`;
-      return make("p", "why", "no ", make("b", "", scope.type), ` until ${this.time(scope.ends)}? Waits for ${missing}: ${reached}`, scope.source == null ? null : make("b", "", ` (${scope.source})`));
+      return make("p", "why", make("b", "", scope.type), ` up to ${this.time(scope.ends)} may still come. Waits for ${scope.waits_for}: ${reached}`,
+        scope.source == null ? null : `, held back by ${scope.source}`);
     });
     const item = make("li", "", make("p", "head", make("b", "", query.name), make("span", "by", `since ${this.time(waiting.since)}`)),
       make("p", "chain", waiting.events.join(" → ")), ...scopes);

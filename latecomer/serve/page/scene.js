@@ -201,7 +201,7 @@ export class Scene {
     ctx.lineWidth = 1.5;
     line(ctx, clock, 10, clock, height - AXIS);
     ctx.font = `600 ${FONT}`;
-    flag(ctx, moment(this.clock, unit, timestamps, this.shownSpan / 400), clock, 10, width, this.colour);
+    flag(ctx, moment(this.clock, unit, timestamps, Math.max(this.shownSpan / 400, 1)), clock, 10, width, this.colour);
     return moves;
   }
 
