@@ -281,3 +281,42 @@ def test_exact_streams_have_no_confidences_to_count():
     runtime = lc.Runtime(lc.Stream(unit="s"), lc.Query("PATTERN SEQ(A a, B b) WITHIN 5 s", level=lc.KSlack(1)))
     runtime.process([{"type": "A", "ts": 1}, {"type": "B", "ts": 2}])
     assert runtime.counters["confidences"] == {}
+
+
+# --- a second opinion on a large stream -------------------------------------------------------------------------------
+
+
+def test_a_large_stream_agrees_with_drawn_worlds():
+    """300 events, give or take half a minute, through a runtime: each confidence is within the sampling error of its
+    share of 10^5 drawn worlds, and the share of all of them that is off by more than two errors is what it should be.
+    """
+    draw, window, worlds = np.random.default_rng(20), 120, 100_000
+    times, kinds, keys = np.sort(draw.integers(0, 4_000, 300)), draw.integers(0, 3, 300), draw.integers(0, 3, 300)
+    rows = [
+        {"id": i, "type": "ABC"[kinds[i]], "ts": int(times[i]), "k": int(keys[i])}
+        for i in draw.permutation(300).tolist()
+    ]
+    query = lc.Query(f"PATTERN SEQ(A a, !B b, C c) WHERE [k] WITHIN {window} s", level=lc.Aggressive("2 h"))
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s", uncertainty=30), query)
+    shown = {}
+    for start in range(0, 300, 50):
+        for change in runtime.process(rows[start : start + 50]).changes.to_pylist():
+            if change["op"] == "insert":
+                shown[tuple(change["events"])] = change["confidence"]
+            else:
+                assert shown.pop(tuple(change["events"])) == change["confidence"]
+    drawn = (times[:, None] + draw.integers(-30, 31, (300, worlds))).astype(np.int16)
+    errors = []
+    for a in np.flatnonzero(kinds == 0).tolist():
+        for c in np.flatnonzero((kinds == 2) & (keys == keys[a]) & (abs(times - times[a]) <= window + 60)).tolist():
+            match = (drawn[a] < drawn[c]) & (drawn[c] - drawn[a] <= window)
+            near = (kinds == 1) & (keys == keys[a]) & (abs(times - times[a]) <= window + 60)
+            for b in np.flatnonzero(near).tolist():
+                match &= ~((drawn[a] < drawn[b]) & (drawn[b] < drawn[c]))
+            said, seen = shown.get((a, c), 0.0), match.mean()
+            error = (said * (1 - said) / worlds) ** 0.5
+            assert abs(said - seen) <= 6 * error + 1e-4, (a, c)
+            if 0.001 < said < 0.999:
+                errors.append(abs(said - seen) / error)
+    assert len(errors) > 150
+    assert 0.01 < np.mean(np.array(errors) > 2) < 0.12  # 4.6 % are expected; pairs that share events go together
