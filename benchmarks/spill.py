@@ -4,7 +4,8 @@ Six figures, each a ratio within one run or a bound: the time with state ten tim
 any budget; peak resident memory against the budget; memory per event beyond its payload; the time per batch as state
 grows a hundredfold; the time from opening a state to the first answer; a version after few changes against a full one.
 Everything is measured in processes of its own (``spill_child.py``). With and without a budget the answer must be the
-same, else the figures are disqualified.
+same, else the figures are disqualified. ``python -m benchmarks.spill budget growth`` measures these parts alone (of
+``budget``, ``growth``, ``versions`` and ``waits``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,11 +28,12 @@ from benchmarks.spill_child import BATCH, LATE, PER_MS, QUERY
 Result = dict[str, Any]
 Child = Callable[..., Result]
 
-#: Late events wait for the retention divided by this; None: by default.
-_WAITS = (None, 64, 16, 4, 2)
+#: How late events wait: for the retention divided by this, and in pages of so many; None: by default.
+_WAITS = ((None, None), (64, None), (16, None), (4, None), (2, None), (None, 256), (None, 65_536))
 #: A child that takes longer has hung.
 _PATIENCE_S = 1_800
 _ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("budget", "growth", "versions", "waits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,15 @@ def child(do: str, **spec: Any) -> Result:
     return result
 
 
-def run(repeats: int = 3, *, quick: bool = False, say: Callable[[str], None] = print, start: Child = child) -> Report:
-    """Measure all six; raises Disqualified when an answer is wrong or a measurement fails."""
+def run(
+    repeats: int = 3,
+    *,
+    quick: bool = False,
+    say: Callable[[str], None] = print,
+    start: Child = child,
+    parts: Sequence[str] = PARTS,
+) -> Report:
+    """Measure all six, or those of ``parts``; raises Disqualified when an answer is wrong or a measurement fails."""
     sizes = QUICK if quick else FULL
     query = QUERY.format(window=sizes.window)
     settings = {"query": query, "late": LATE, "batch": BATCH, "repeats": repeats, "quick": quick, **asdict(sizes)}
@@ -89,8 +98,9 @@ def run(repeats: int = 3, *, quick: bool = False, say: Callable[[str], None] = p
         say(f"{do}: {spec['events']:,} events, {spec['state']:,} of them kept{budget}: {took:,.0f} s")
         return result
 
-    for part in (_budget, _growth_and_opening, _versions, _waits):
-        found, raw = part(sizes, repeats, told)
+    measures = dict(zip(PARTS, (_budget, _growth_and_opening, _versions, _waits), strict=True))
+    for part in parts:
+        found, raw = measures[part](sizes, repeats, told)
         figures |= found
         report.rows += raw
     report.rows.insert(0, {"figures": figures, "wanted": dict(WANTED)})
@@ -107,6 +117,7 @@ def shown(figures: Mapping[str, float]) -> str:
     cells = [
         [name, f"{figures[name]:.3g}", f"{most:.3g}", "✓" if figures[name] <= most else "✗"]
         for name, most in WANTED.items()
+        if name in figures
     ]
     return table(["figure", "found", "at most", ""], cells)
 
@@ -170,12 +181,14 @@ def _waits(sizes: Sizes, repeats: int, start: Child) -> tuple[dict[str, float], 
     common = {"state": sizes.waiting, "window": max(sizes.window // 4, 2_000), "events": 2 * sizes.waiting}
     free = start("stream", **common)
     rows = []
-    for part in _WAITS:
+    memory = max(free["bytes"] // 10, 1 << 20)
+    for part, batch in _WAITS:
         wait = None if part is None else retention // part
         with _folder() as folder:
-            bound = start("stream", **common, memory=max(free["bytes"] // 10, 1 << 20), folder=folder, wait=wait)
+            bound = start("stream", **common, memory=memory, folder=folder, wait=wait, batch=batch)
         same_answer(free, bound)
-        rows.append({"run": "waits", "part": part, "ratio_cpu": bound["cpu_s"] / free["cpu_s"], **bound})
+        ratio = bound["cpu_s"] / free["cpu_s"]
+        rows.append({"run": "waits", "part": part, "batch": batch, "ratio_cpu": ratio, **bound})
     return {}, rows
 
 
@@ -195,36 +208,49 @@ def _remarks(rows: list[Result]) -> Iterator[str]:
     by_run: dict[str, list[Result]] = {}
     for row in rows:
         by_run.setdefault(row.get("run", ""), []).append(row)
-    free, bound = by_run["no budget"], by_run["budget"]
-    first, growth, versions = bound[0], by_run["growth"][0], by_run["versions"][0]
-    yield (
-        f"{first['stored']:,} events stored, {free[0]['bytes'] / 2**20:,.0f} MiB without a budget, budget "
-        f"{first['budget'] / 2**20:,.0f} MiB; by processor time the ratio is "
-        f"{_least(bound, 'cpu_s') / _least(free, 'cpu_s'):.2f}"
-    )
-    yield (
-        f"peak {max(r['peak'] for r in bound) / 2**20:,.0f} MiB, without a budget {free[0]['peak'] / 2**20:,.0f} MiB, "
-        f"the interpreter alone {by_run['interpreter'][0]['resident'] / 2**20:,.0f} MiB"
-    )
-    yield "per batch: " + ", ".join(
-        f"{mark['wall_ms']:.1f} ms ({mark['cpu_ms']:.1f} of processor time) at {mark['stored']:,} events"
-        for mark in growth["marks"]
-    )
-    opening = min(by_run["opening"], key=lambda result: float(result["answer_s"]))
-    yield f"{opening['stored']:,} events opened in {opening['open_s']:.2f} s, answer after {opening['answer_s']:.2f} s"
-    full, changed = versions["full"], versions["changed"]
-    after = ", ".join(f"{c['bytes'] / 2**20:.2f} MiB in {c['s']:.3f} s" for c in changed)
-    yield (
-        f"a full version of {versions['stored']:,} events: {full['bytes'] / 2**20:,.1f} MiB in {full['s']:.2f} s; "
-        f"after changes: {after}"
-    )
-    yield "late events wait at most, and time against no budget: " + ", ".join(
-        ("default" if row["part"] is None else f"retention/{row['part']}") + f": {row['ratio_cpu']:.1f}"
-        for row in by_run["waits"]
-    )
+    if bound := by_run.get("budget", []):
+        free, first = by_run["no budget"], bound[0]
+        yield (
+            f"{first['stored']:,} events stored, {free[0]['bytes'] / 2**20:,.0f} MiB without a budget, budget "
+            f"{first['budget'] / 2**20:,.0f} MiB; by processor time the ratio is "
+            f"{_least(bound, 'cpu_s') / _least(free, 'cpu_s'):.2f}"
+        )
+        yield (
+            f"peak {max(r['peak'] for r in bound) / 2**20:,.0f} MiB, without a budget "
+            f"{free[0]['peak'] / 2**20:,.0f} MiB, the interpreter alone "
+            f"{by_run['interpreter'][0]['resident'] / 2**20:,.0f} MiB"
+        )
+    for growth in by_run.get("growth", []):
+        yield "per batch: " + ", ".join(
+            f"{mark['wall_ms']:.1f} ms ({mark['cpu_ms']:.1f} of processor time) at {mark['stored']:,} events"
+            for mark in growth["marks"]
+        )
+        opening = min(by_run["opening"], key=lambda result: float(result["answer_s"]))
+        yield (
+            f"{opening['stored']:,} events opened in {opening['open_s']:.2f} s, "
+            f"answer after {opening['answer_s']:.2f} s"
+        )
+    for found in by_run.get("versions", []):
+        full, changed = found["full"], found["changed"]
+        after = ", ".join(f"{c['bytes'] / 2**20:.2f} MiB in {c['s']:.3f} s" for c in changed)
+        yield (
+            f"a full version of {found['stored']:,} events: {full['bytes'] / 2**20:,.1f} MiB in {full['s']:.2f} s; "
+            f"after changes: {after}"
+        )
+    if waits := by_run.get("waits", []):
+        yield "late events wait at most, and time against no budget: " + ", ".join(
+            ("default" if row["part"] is None else f"retention/{row['part']}")
+            + ("" if row["batch"] is None else f" and {row['batch']:,} together")
+            + f": {row['ratio_cpu']:.1f}"
+            for row in waits
+        )
 
 
 @contextmanager
 def _folder() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="latecomer-spill-") as folder:
         yield str(Path(folder) / "state")
+
+
+if __name__ == "__main__":
+    run(parts=sys.argv[1:] or PARTS)

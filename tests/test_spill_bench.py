@@ -101,6 +101,13 @@ def test_the_figures_are_what_they_say() -> None:
     assert sum(text.startswith(("stream:", "reopen:", "versions:")) for text in said) == 9 + 1 + len(spill._WAITS)
 
 
+def test_parts_are_measured_alone() -> None:
+    for part, figures in (("versions", 1), ("growth", 2), ("budget", 3), ("waits", 0)):
+        report = spill.run(1, quick=True, say=lambda _: None, start=pretended(), parts=[part])
+        assert len(report.rows[0]["figures"]) == figures
+        assert report.notes
+
+
 @pytest.mark.parametrize(("wrong", "message"), [("answer", "with one: 2f"), ("reopen", "not the one that was written")])
 def test_wrong_answers_disqualify(wrong: str, message: str) -> None:
     with pytest.raises(Disqualified, match=message):
