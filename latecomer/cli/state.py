@@ -202,7 +202,7 @@ def _confidences(counts: Mapping[str, int] | None, plan: Plan) -> list[tuple[str
     """What computing confidences cost, and what became of those that cost too much."""
     if counts is None:
         return []
-    text = f"{counts['steps']:.3g} steps were taken to compute them (some 2 ns each)"
+    text = f"{counts['steps']:.3g} steps were taken to compute them (a few ns each)"
     if counts["unknown"]:
         text += "\n" + unknown(counts["unknown"], plan)
     if counts["sampled"]:

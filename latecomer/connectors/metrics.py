@@ -67,7 +67,7 @@ STREAM = {
 LATE = _counter("late_events", "Events that broke the promise of a query's level", "query", "reason")
 INSERTED = _counter("matches_inserted", "Matches that left", "query")
 CONFIDENCES = {
-    "steps": _counter("confidence_steps", "Elementary steps, of some 2 ns, that confidences of matches took", "query"),
+    "steps": _counter("confidence_steps", "Elementary steps, of a few ns, that confidences of matches took", "query"),
     "unknown": _counter("unknown_confidences", "Matches whose confidence would have cost too much to compute", "query"),
     "sampled": _counter("sampled_confidences", "Matches whose confidence is an estimate", "query"),
 }

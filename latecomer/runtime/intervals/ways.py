@@ -2,7 +2,7 @@
 
 Rules:
 * The way, and the shape that a candidate is padded to, depend on the candidate alone, never on what else is asked.
-* A cost is a number of elementary steps, some 2 ns each, known before anything is computed. The cheapest way is taken;
+* A cost is a number of elementary steps, a few ns each, known before anything is computed. The cheapest way is taken;
   where even that passes the budget, the candidate is sampled, or said to be too costly. What it shares with others
   (:mod:`~latecomer.runtime.intervals.tiles`) is counted as if it were alone.
 * What is surely below the threshold is not computed at all: a confidence is at most the chance that the own events are
