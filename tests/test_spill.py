@@ -2,10 +2,12 @@
 where a runtime ended and went on from its last version.
 """
 
+import json
 import shutil
 import tempfile
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from unittest import mock
 
@@ -225,3 +227,45 @@ def test_versions_that_could_not_be_found_again_are_refused(tmp_path, options):
     runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query, spill=tmp_path / "state")
     with pytest.raises(lc.ConfigError, match=r"number=|note="):
         runtime.checkpoint(**options)
+
+
+def test_a_state_of_an_earlier_release_goes_on(tmp_path):
+    """``states/packed-2`` was written by a release whose parts were packed in format 2, from the rows below."""
+
+    def rows(n, seed, start):
+        rng = Random(seed)
+        return [
+            {
+                "id": f"e{start + i}",
+                "type": rng.choice("ABC"),
+                "ts": (start + i) // 4 - (rng.randrange(60) if rng.random() < 0.2 else 0) + 1000,
+                "key": f"k{rng.randrange(12)}",
+                "price": rng.choice([None, 1.5, 7.25]),
+            }
+            for i in range(n)
+        ]
+
+    folder = tmp_path / "state"
+    shutil.copytree(Path(__file__).parent / "states" / "packed-2", folder)
+    told = Counter(json.loads((folder / "told.json").read_text()))
+    batches = [rows(300, k, 300 * k) for k in range(6)]
+    batches[4] = batches[3][::7] + batches[4]  # repeats, whose ids are on the shelf
+    runtime = lc.Runtime.open(folder)
+    assert runtime.note == {"batch": 3}
+    plain = lc.Runtime(runtime.stream, runtime.queries)
+    wanted = Counter()
+    for number, batch in enumerate(batches):
+        for count, one in ((wanted, plain), (told, runtime)):
+            if one is runtime and number < 4:
+                continue
+            for change in one.process(batch).changes.to_pylist():
+                count[change["match_id"]] += 1 if change["op"] == "insert" else -1
+        if number == 4:
+            runtime.checkpoint()
+            runtime = lc.Runtime.open(folder)
+    for count, one in ((wanted, plain), (told, runtime)):
+        for change in one.finish().changes.to_pylist():
+            count[change["match_id"]] += 1 if change["op"] == "insert" else -1
+    assert +told == +wanted
+    assert set(told.values()) <= {0, 1} and sum(told.values()) > 100
+    assert runtime.counters["duplicates"] == plain.counters["duplicates"] > 20
