@@ -159,7 +159,7 @@ def test_what_is_shared_changes_nothing(strategy, more, monkeypatch):
     assert len(shared.shown) > 10
     single = Machine(query)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "_pieces", lambda question, at, size: list(at[:, None]))
+        patch.setattr(tiles, "_pieces", lambda question, hits, at, size: list(at[:, None]))
         single.process(found)
     assert single.shown == shared.shown
     pairs = ways.Ways._pairs
@@ -189,6 +189,26 @@ def test_what_is_shared_is_computed_once(monkeypatch):
     # 230 instants of first times, and for each of these 100 of second ones.
     assert len(machine.shown) > 500
     assert 0 < sum(computed) < 2 * (230 * 100 / tiles.SIZES[0] ** 2)
+
+
+def test_long_windows_and_intervals_take_no_more_memory_than_allowed():
+    """A tile is computed only where an event may be, however far apart these are; and one pair may need too many."""
+    far = 10**12
+    events = [{"id": i, "type": "A", "lower": i * far // 9, "upper": i * far // 9 + 40} for i in range(9)]
+    events += [{"id": 10 + i, "type": "B", "lower": far + 3 * i, "upper": far + 3 * i + 50} for i in range(12)]
+    events += [{"id": 30, "type": "C", "lower": far + 20, "upper": far + 60}]
+    machine = Machine(lc.Query(f"PATTERN SEQ(A a, !B n, C c) WITHIN {2 * far}", level=lc.Aggressive(0)).plan)
+    machine.process([e | {"weights": [1 + t % 3 for t in range(e["upper"] - e["lower"] + 1)]} for e in events])
+    assert len(machine.shown) == 9
+    assert (
+        len({round(chance, 12) for chance, _ in machine.shown.values()}) == 1
+    )  # all spoilers are far behind all firsts
+    long = [{"id": i, "type": "AC"[i], "lower": i, "upper": i + 60_000_000, "shape": 1} for i in range(2)]
+    close = Machine(
+        lc.Query("PATTERN SEQ(A a, !B n, C c) WITHIN 1", level=lc.Aggressive(0)).plan, shapes=(Uniform(), Triangular())
+    )
+    close.process([*long, {"id": 2, "type": "B", "lower": 5, "upper": 5}])
+    assert [np.isnan(chance) for chance, _ in close.shown.values()] == [True]
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------

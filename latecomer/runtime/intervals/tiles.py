@@ -29,7 +29,7 @@ from latecomer.storage.columns import I64
 SIZES = 16, 64
 
 _CELLS = 1 << 16  # of tiles that are computed at once: they stay in the processor's cache
-_SUMS = 1 << 22  # sums over rows of tiles that are held at once
+_SUMS = 1 << 22  # numbers about tiles that are held at once
 
 
 def tiled(question: Question, hits: Hits, at: I64, size: int) -> F64:
@@ -37,7 +37,7 @@ def tiled(question: Question, hits: Hits, at: I64, size: int) -> F64:
     candidates, by owner and event. Tiles are ``size`` instants wide.
     """
     result = np.zeros(len(question))
-    for some in _pieces(question, at, size):
+    for some in _pieces(question, hits, at, size):
         result[some] = _confidence(question.take(some), hits.of(some), size)
     return result.take(at)
 
@@ -47,13 +47,34 @@ def size_of(first: I64, second: I64) -> I64:
     return np.where(np.maximum(first, second) < 16 * SIZES[0], *SIZES)
 
 
-def _pieces(question: Question, at: I64, size: int) -> list[I64]:
+def tiles_of(question: Question, at: I64, size: int) -> tuple[I64, I64]:
+    """For candidates how many tiles of first times they need, and of second times for each of these, at most."""
+    events, lower, upper = question.events, question.earliest[0].take(at), question.latest[0].take(at)
+    second = question.own[1].take(at)
+    length = events.upper.take(second) - events.lower.take(second) + 1
+    return (upper - lower) // size + 2, np.minimum(length, question.window + size) // size + 2
+
+
+def _pieces(question: Question, hits: Hits, at: I64, size: int) -> list[I64]:
     """The candidates in pieces of bounded memory, those together that share most."""
     at = at[np.lexsort([own.take(at) for own in question.own] + [column.take(at) for column in question.alike])]
-    events = question.events
-    lengths = [(events.upper.take(own.take(at)) - events.lower.take(own.take(at))) // size + 2 for own in question.own]
-    sums = np.cumsum(lengths[0] * lengths[1] * size)
-    return np.split(at, np.flatnonzero(np.diff(sums // _SUMS)) + 1)
+    pieces = []
+    for some in np.split(at, _cuts(tiles_of(question, at, size)[0] * size)):
+        # What a tile needs counts with the first of the pairs that share it.
+        owner, within = ranges(question.latest[0].take(some) // size - question.earliest[0].take(some) // size + 1)
+        tile = question.earliest[0].take(some.take(owner)) // size + within
+        shared = [column.take(some.take(owner)) for column in question.alike]
+        which = _numbered(question.own[1].take(some.take(owner)), tile, *shared)[1]
+        each = tiles_of(question, some, size)[1]
+        count = hits.owner.searchsorted(some, "right") - hits.owner.searchsorted(some)
+        needed = np.bincount(owner.take(which), minlength=len(some)) * each * (size + 3 * count)
+        pieces += np.split(some, _cuts(needed))
+    return pieces
+
+
+def _cuts(needed: I64) -> I64:
+    """Where to cut a list of things so that what they need together is bounded, but for single ones."""
+    return np.flatnonzero(np.diff(np.cumsum(needed) // _SUMS)) + 1
 
 
 def _numbered(*columns: I64) -> tuple[I64, I64]:
@@ -101,13 +122,13 @@ class _Lines:
         events = question.events
         self._unit, which = _numbered(cluster, question.own[1])
         self._event = question.own[1].take(which)
-        base, top = np.full(len(which), _NEVER), np.full(len(which), -_NEVER)
-        np.minimum.at(base, self._unit, question.earliest[0] // size)
-        np.maximum.at(top, self._unit, question.latest[0] // size)
-        count = top - base + 1
-        self._shift, self._count = count.cumsum() - count - base, int(count.sum())
-        unit, within = ranges(count)
-        first = base.take(unit) + within
+        begin, last = (side[0] // size for side in (question.earliest, question.latest))
+        self._asked, within = ranges(last - begin + 1)
+        self._tile = begin.take(self._asked) + within
+        unit = self._unit.take(self._asked)
+        self._line_of, some = _numbered(unit, self._tile)
+        unit, first = unit.take(some), self._tile.take(some)
+        self._count = len(first)
         # From the tile in which something is later than in the first one to the last one in the window.
         low = np.maximum(events.lower.take(self._event).take(unit) // size, first)
         reach = (first * size + size - 1 + question.window) // size
@@ -135,11 +156,7 @@ class _Lines:
 
     def asked(self) -> tuple[I64, I64, I64]:
         """For each tile of each pair's first times: the pair, the line, and the times (…, size)."""
-        first, last = (side[0] // self._size for side in (self._question.earliest, self._question.latest))
-        owner, within = ranges(last - first + 1)
-        tile = first.take(owner) + within
-        line = self._shift.take(self._unit.take(owner)) + tile
-        return owner, line, (tile * self._size)[:, None] + np.arange(self._size)
+        return self._asked, self._line_of, (self._tile * self._size)[:, None] + np.arange(self._size)
 
 
 class _Plane:
@@ -229,16 +246,14 @@ def _meeting(question: Question, cluster: I64) -> Hits:
     events, hits = question.events, question.hits
     owners, scopes, found = [], [], []
     everybody = np.arange(len(cluster))
-    for number, scope in enumerate(question.scopes):
-        at = (hits.scope == number).nonzero()[0]
-        if not len(at):
-            continue
+    lengths = events.upper.take(hits.event) - events.lower.take(hits.event) + 1
+    kinds = hits.scope * 64 + np.frexp(lengths.astype(np.float64))[1]  # so that few long ones do not widen every search
+    for kind in np.unique(kinds).tolist():
+        at = (kinds == kind).nonzero()[0]
         at = at.take(np.lexsort((events.lower.take(hits.event.take(at)), hits.owner.take(at))))
-        own = hits.owner.take(at)
-        lower, upper = (side.take(hits.event.take(at)) for side in (events.lower, events.upper))
-        longest = int((upper - lower).max())
-        first, last = question.reach(everybody, scope)
-        begin = _below(own, lower, cluster, first - longest, "left")
+        own, lower, number = hits.owner.take(at), events.lower.take(hits.event.take(at)), kind // 64
+        first, last = question.reach(everybody, question.scopes[number])
+        begin = _below(own, lower, cluster, first - int(lengths.take(at).max()) + 1, "left")
         end = _below(own, lower, cluster, last, "right")
         owner, within = ranges(end - begin)
         event = hits.event.take(at.take(begin.take(owner) + within))
@@ -251,6 +266,3 @@ def _meeting(question: Question, cluster: I64) -> Hits:
     owner, event, kind = (np.concatenate(c) for c in (owners, found, scopes))
     order = np.lexsort((kind, event, owner))
     return Hits(owner.take(order), kind.take(order), event.take(order))
-
-
-_NEVER = 1 << 62

@@ -161,6 +161,10 @@ class Ways:
         # By the events' own lengths: those that share an event then have tiles of one size.
         lengths = [events.upper.take(own) - events.lower.take(own) for own in question.own]
         self.alike[tiled] = tiles.size_of(*lengths)[tiled]
+        for tile in tiles.SIZES:
+            at = (tiled & (self.alike == tile)).nonzero()[0]
+            first, second = tiles.tiles_of(question, at, tile)
+            self.cost[at[first * second * (tile + 3 * count[at]) > _MOST]] = np.inf
         items, needed = _items(question, hits)
         fits = ~plain & (needed + bits <= separable.BITS)
         cost = (np.exp2(items) * (items + 4) * (size[0] + size[1])).astype(np.float64)
