@@ -17,6 +17,8 @@ from latecomer.storage.columns import BytesColumn
 from latecomer.storage.hashing import first_words, hash_column, hash_contents, hash_halves
 from latecomer.storage.ids import IdIndex
 from latecomer.storage.numbers import Numbers
+from latecomer.storage.pager import Pager
+from latecomer.storage.shelf import MemoryShelf
 from latecomer.storage.slices import by_slice, counted
 from latecomer.storage.store import CodeLayout, Store, View
 
@@ -204,3 +206,35 @@ def test_first_words() -> None:
     raw = [v.encode() for v in values]
     assert lengths.tolist() == [len(r) for r in raw]
     assert words.tolist() == [int.from_bytes(r[:8].ljust(8, b"\0"), "little") for r in raw]
+
+
+@pytest.mark.parametrize(("absent", "kept"), [(0.0, False), (0.5, True)])
+def test_filters_that_rule_nothing_out_leave_memory(absent: float, kept: bool) -> None:
+    layout, rng = CodeLayout(10), np.random.default_rng(5)
+    store = Store(layout, Pager(MemoryShelf()))
+    keys = rng.integers(0, 2**63, 500, dtype=np.uint64)
+
+    def fill(number: int) -> None:
+        store.stage(keys, np.full(500, number << 10), np.arange(500) + 500 * number)
+        store.commit()
+        outbox = store._pager.outbox()
+        store.save(number, outbox)
+        outbox.send()
+        store.evict(number)
+
+    for number in range(3):
+        fill(number)
+    others = rng.integers(0, 2**63, 500, dtype=np.uint64)
+    asked = layout.keys(np.where(rng.random(500) < absent, others, keys))
+    for _ in range(40):
+        found = store.away(np.zeros(500, np.int64), np.full(500, 3 << 10), asked)
+        assert found[np.isin(asked, layout.keys(keys))].all()
+    filters = [saved.filter for frame in store.frames.values() for saved in frame.saved]
+    assert any(not one.any for one in filters) is kept
+    fill(4)
+    assert store.frames[4].saved[0].filter.any is not kept
+    if not kept:
+        for number in range(5, 5 + 300):
+            fill(number)
+        assert not all(frame.saved[0].filter.any for number, frame in store.frames.items() if number > 4)
+    store._check()

@@ -123,6 +123,7 @@ _ENTRY = 16  # bytes of an event in a run
 _SAVED = 4  # saved runs of a frame beyond which small ones are written together
 _TRIAL = 4_096  # keys after which a store's filters must have ruled out
 _SELDOM = 64  # more than one in so many
+_AGAIN = 256  # runs without a filter before there is another trial
 _TAIL = 512  # events; runs up to this length are always merged: searching one more run costs more than copying it
 
 
@@ -134,6 +135,22 @@ class Worth:
 
     asked: int = 0
     denied: int = 0
+    without: int = 0
+
+    def wanted(self) -> bool:
+        """Whether the next run is to have a filter; after a while without one there is another trial."""
+        if self:
+            return True
+        self.without += 1
+        if self.without >= _AGAIN:
+            self.asked = self.denied = self.without = 0
+        return False
+
+    def learn(self, asked: int, denied: int) -> None:
+        """So many keys were asked about, so many ruled out. What was long ago counts less and less."""
+        if self.asked > 4 * _TRIAL:
+            self.asked, self.denied = self.asked // 2, self.denied // 2
+        self.asked, self.denied = self.asked + asked, self.denied + denied
 
     def __bool__(self) -> bool:
         return self.asked < _TRIAL or self.denied * _SELDOM > self.asked
@@ -163,8 +180,7 @@ class Saved:
             self.filter = Filter.of_any()
             return np.ones(len(keys), bool)
         mask = self.filter.maybe(keys)
-        worth.asked += len(keys)
-        worth.denied += len(keys) - int(np.count_nonzero(mask))
+        worth.learn(len(keys), len(keys) - int(np.count_nonzero(mask)))
         return mask
 
 
@@ -446,7 +462,7 @@ class Store:
             last = kept.pop()
             run = _merge(last.load(self._pager), run)
             merged.append(last)
-        keys = Filter.of(np.unique(self.layout.keys(run.codes))) if self._worth else Filter.of_any()
+        keys = Filter.of(np.unique(self.layout.keys(run.codes))) if self._worth.wanted() else Filter.of_any()
         slots: list[Slot] = []
         outbox.add([run.codes, run.refs], slots.append)
         outbox.add(keys.words, slots.append)
