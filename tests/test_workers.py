@@ -19,7 +19,7 @@ from latecomer.runtime import Runtime
 from latecomer.runtime.share import common_key
 from latecomer.runtime.workers import crew
 from latecomer.runtime.workers.exchange import Exchange
-from latecomer.runtime.workers.member import Member
+from latecomer.runtime.workers.member import Remote, _portable
 from latecomer.runtime.workers.parallel import ParallelRuntime
 from tests.squeeze import squeezed
 from tests.strategies import act, wild
@@ -33,8 +33,8 @@ class Threaded:
     """A member in this process: the same loop and the same connection, without the time a process needs to begin."""
 
     def __init__(self, connection, exchange):
-        member = Member(Connection(os.dup(connection)), Exchange(os.dup(exchange)))
-        self._thread = threading.Thread(target=member.serve, daemon=True)
+        remote = Remote(Connection(os.dup(connection)), Exchange(os.dup(exchange)))
+        self._thread = threading.Thread(target=remote.serve, daemon=True)
         self._thread.start()
 
     def wait(self, timeout=None):
@@ -192,7 +192,7 @@ def test_a_killed_worker_is_named_and_the_last_version_goes_on(tmp_path):
     for begin in range(0, 400, 100):
         told += rows(several.process(given[begin : begin + 100]).changes)
         several.checkpoint({"next": begin + 100})
-    os.kill(several._crew._processes[1].pid, signal.SIGKILL)
+    os.kill(several._crew.processes[1].pid, signal.SIGKILL)
     with pytest.raises(lc.StateError, match=r"worker 1 of 2 was ended by signal 9.*Runtime.open"):
         several.process(given[400:500])
     with pytest.raises(lc.StateError):
@@ -245,11 +245,11 @@ def test_a_folder_that_was_begun_and_never_written_can_be_begun_again(tmp_path):
 
 def test_processes_end_with_the_runtime():
     several = lc.Runtime(STREAM, QUERY, workers=2)
-    processes = several._crew._processes
-    assert [p.poll() for p in processes] == [None, None]
+    [process] = several._crew.processes.values()
+    assert process.poll() is None
     del several
     gc.collect()
-    assert [p.poll() for p in processes] == [0, 0]
+    assert process.poll() == 0
 
 
 def test_a_dropped_query_says_no_more():
@@ -306,8 +306,6 @@ def test_errors_that_cannot_be_sent_arrive_as_text():
     class Stubborn(Exception):
         def __reduce__(self):
             raise TypeError("no")
-
-    from latecomer.runtime.workers.member import _portable
 
     assert isinstance(_portable(Stubborn("x")), lc.StateError)
     assert pickle.loads(pickle.dumps(_portable(lc.ConfigError("y")))).args == ("y",)

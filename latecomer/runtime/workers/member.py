@@ -1,17 +1,15 @@
-"""A member: the process that runs one share. It does what it is asked until its other end is closed.
+"""A member of a crew: a runtime with one share of the events, which answers requests; here, or in a process of its own.
 
-Requests are tuples (method, arguments…). An answer is any number of ``("piece", changes, late)``, with a ``("schemas",
-changes, late)`` before them where these are not what they were; then either ``("done", value)`` or ``("failed",
-error)``.
+A request is a tuple (method, arguments…), an answer any number of outputs, and a value.
 """
 
 from __future__ import annotations
 
 import pickle
 import signal
-import sys
-from collections.abc import Iterable
+from collections.abc import Generator, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -23,43 +21,51 @@ from latecomer.runtime.share import Share
 from latecomer.runtime.spill import Spill
 from latecomer.runtime.workers.exchange import Exchange, encode
 
-#: Methods that give an Output.
-OUTPUTS = frozenset({"reject", "punctuate", "observe", "advance", "finish"})
+#: Methods that give one Output.
+OUTPUTS = frozenset({"process", "reject", "punctuate", "observe", "advance", "finish"})
+
+#: The schemas of changes and of late rows.
+Schemas = tuple[pa.Schema, pa.Schema]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a process says at once: an output as bytes (None: no rows, and the columns are known), and whether the
+    answer ends with it: with a value, or with an error.
+    """
+
+    changes: bytes | None = None
+    late: bytes | None = None
+    last: bool = False
+    value: Any = None
+    error: Exception | None = None
 
 
 class Member:
     """Answers requests with a runtime of its own."""
 
-    def __init__(self, connection: Connection, exchange: Exchange) -> None:
-        self._connection, self._exchange = connection, exchange
-        self._runtime: Runtime | None = None
-        self._schemas: tuple[pa.Schema, pa.Schema] | None = None
+    def __init__(self) -> None:
+        self.runtime: Runtime | None = None
 
-    def serve(self) -> None:
-        with suppress(EOFError, OSError):  # the other side has closed, or is gone
-            while True:
-                request = self._connection.recv()
-                try:
-                    answer = ("done", self._answer(*request))
-                except Exception as error:  # noqa: BLE001 - whatever it is, the other side raises it
-                    answer = ("failed", _portable(error))
-                self._connection.send(answer)
-
-    def _answer(self, method: str, *given: Any) -> Any:
+    def answer(self, method: str, *given: Any) -> Generator[Output, None, Any]:
         if method == "begin":
             return self._begin(*given)
-        runtime = self._runtime
+        runtime = self.runtime
         assert runtime is not None
-        if method in ("shared", "rows"):
+        if method in ("process", "stream_pieces"):
             batch, clocks, cuts = given
-            events = self._exchange.read(batch) if method == "shared" else batch
-            return self._hand_over(runtime.stream_pieces(events, clocks=clocks, cuts=cuts))
-        if method in OUTPUTS:
-            return self._hand_over([getattr(runtime, method)(*given)])
-        if method == "write":
+            if method == "process":
+                yield runtime.process(batch, clocks=clocks, cuts=cuts)
+            else:
+                yield from runtime.stream_pieces(batch, clocks=clocks, cuts=cuts)
+        elif method in OUTPUTS:
+            yield getattr(runtime, method)(*given)
+        elif method == "write":
             return runtime.checkpoint(number=given[0])
-        value = getattr(runtime, method)
-        return value(*given) if callable(value) else value
+        else:
+            value = getattr(runtime, method)
+            return value(*given) if callable(value) else value
+        return None
 
     def _begin(
         self, share: Share, snapshot: bytes | None, spill: Spill | None, version: int | None, memory: int | None
@@ -73,20 +79,55 @@ class Member:
             if spill is not None:
                 runtime = Runtime(runtime.stream, runtime.queries, memory=memory, spill=spill)
         runtime._take_share(share)
-        self._runtime = runtime
+        self.runtime = runtime
 
-    def _hand_over(self, outputs: Iterable[Output]) -> None:
-        self._tell_schemas()
-        for output in outputs:
-            tables = (encode(t) if t.num_rows else None for t in (output.changes, output.late))
-            self._connection.send(("piece", *tables))
 
-    def _tell_schemas(self) -> None:
-        assert self._runtime is not None
-        schemas = self._runtime._schemas
-        if schemas != self._schemas:
-            self._schemas = schemas
-            self._connection.send(("schemas", *(schema.serialize().to_pybytes() for schema in schemas)))
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A batch that lies in the exchange."""
+
+    size: int
+
+
+class Remote:
+    """The other end of a connection: answers until this closes, or its owner is gone."""
+
+    def __init__(self, connection: Connection, exchange: Exchange) -> None:
+        self._connection, self._exchange = connection, exchange
+        self._member = Member()
+        self._told: Schemas | None = None
+
+    def serve(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                method, *given = self._connection.recv()
+                if given and isinstance(given[0], Written):
+                    given[0] = self._exchange.read(given[0].size)
+                for part in self._parts(self._member.answer(method, *given)):
+                    self._connection.send(part)
+
+    def _parts(self, answer: Generator[Output, None, Any]) -> Iterator[Part]:
+        """An output is told together with how the answer ends, if it is the last."""
+        output: Output | None = None
+        try:
+            while True:
+                following = next(answer)
+                if output is not None:
+                    yield self._part(output)
+                output = following
+        except StopIteration as end:
+            yield self._part(output, last=True, value=end.value)
+        except Exception as problem:  # noqa: BLE001 - whatever it is, the other side raises it
+            yield self._part(output, last=True, error=_portable(problem))
+
+    def _part(self, output: Output | None, **end: Any) -> Part:
+        if output is None:
+            return Part(**end)
+        schemas = output.changes.schema, output.late.schema
+        new = schemas != self._told
+        self._told = schemas
+        changes, late = (encode(table) if new or table.num_rows else None for table in (output.changes, output.late))
+        return Part(changes, late, **end)
 
 
 def _portable(error: Exception) -> Exception:
@@ -102,8 +143,4 @@ def main(connection: int, exchange: int) -> None:
     """Serve on two file descriptors."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the other side's to answer
     pa.set_cpu_count(1)
-    Member(Connection(connection), Exchange(exchange)).serve()
-
-
-if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    Remote(Connection(connection), Exchange(exchange)).serve()

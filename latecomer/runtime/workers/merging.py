@@ -23,7 +23,7 @@ _BEFORE = pa.array(["malformed", "ahead"])
 
 def own_late(number: int, late: pa.Table) -> pa.Table:
     """What a worker adds to the late output: rows that all find are told by the first."""
-    return late if number == 0 else late.filter(pc.invert(pc.is_in(late["reason"], value_set=_BEFORE)))
+    return late if not number else late.filter(pc.invert(pc.is_in(late["reason"], value_set=_BEFORE)))
 
 
 def in_order(changes: pa.Table, plans: Sequence[Plan], window_of: Callable[[Plan], int]) -> pa.Table:

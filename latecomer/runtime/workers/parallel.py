@@ -1,9 +1,9 @@
 """ParallelRuntime: what ``Runtime(…, workers=n)`` makes: the same runtime, on n cores.
 
-Every worker is a process with a runtime of its own, which sees all rows, and keeps the events of its share of the keys.
-So everything that is known of the stream as a whole (clock, sources, promises, who is late) is known to each, and
-matches are found where their events are. Processes and not threads, since a batch is many short steps of NumPy, each of
-which needs Python's lock to begin.
+The first worker is this process, the others are processes of their own. Each has a runtime, which sees all rows, and
+keeps the events of its share of the keys. So everything that is known of the stream as a whole (clock, sources,
+promises, who is late) is known to each, and matches are found where their events are. Processes and not threads, since
+a batch is many short steps of NumPy, each of which needs Python's lock to begin.
 
 Its answers are those of one runtime, except that an id which comes again with another key is not known as a duplicate.
 """
@@ -80,20 +80,20 @@ class ParallelRuntime(Runtime):
     # --- events ------------------------------------------------------------------------------------------------------
 
     def process(self, batch: Any, *, clocks: npt.ArrayLike | None = None, cuts: Sequence[int] = ()) -> Output:
-        return self._joined(self._pieces(batch, clocks, cuts))
+        return self._joined(self._pieces("process", batch, clocks, cuts))
 
     def stream_pieces(
         self, batch: Any, *, clocks: npt.ArrayLike | None = None, cuts: Sequence[int] = ()
     ) -> Iterator[Output]:
-        return map(self._output, self._pieces(batch, clocks, cuts))
+        return map(_own, self._pieces("stream_pieces", batch, clocks, cuts))
 
-    def _pieces(self, batch: Any, clocks: npt.ArrayLike | None, cuts: Sequence[int]) -> Iterator[Piece]:
+    def _pieces(self, method: str, batch: Any, clocks: npt.ArrayLike | None, cuts: Sequence[int]) -> Iterator[Piece]:
         self._open()
         known = None if clocks is None else np.asarray(clocks, np.int64)
         events = plain(batch)
-        if isinstance(events, pa.RecordBatch):
-            return self._crew.stream("shared", self._crew.exchange.write(events), known, tuple(cuts))
-        return self._crew.stream("rows", [dict(row) for row in events], known, tuple(cuts))
+        if not isinstance(events, pa.RecordBatch):
+            events = [dict(row) for row in events]
+        return self._crew.stream(method, events, known, tuple(cuts))
 
     def reject(self, lines: Sequence[tuple[str, str]]) -> Output:
         return self._told("reject", list(lines))
@@ -118,11 +118,11 @@ class ParallelRuntime(Runtime):
 
     @property
     def clock(self) -> int | None:
-        return self._crew.ask("clock")[0]  # type: ignore[no-any-return]
+        return self._alone.clock
 
     @property
     def _schemas(self) -> tuple[pa.Schema, pa.Schema]:
-        return self._crew.schemas or Runtime(self.stream, self.queries)._schemas
+        return self._alone._schemas
 
     # --- insight -----------------------------------------------------------------------------------------------------
 
@@ -208,6 +208,12 @@ class ParallelRuntime(Runtime):
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
+    @property
+    def _alone(self) -> Runtime:
+        """The runtime of the first member, which is here: what is known of the whole stream it knows."""
+        assert self._crew.here.runtime is not None
+        return self._crew.here.runtime
+
     def _whole(self) -> None:
         if not self._crew.close.alive:
             raise StateError("close() was called: make a new Runtime, or go on from a version or a snapshot")
@@ -221,15 +227,9 @@ class ParallelRuntime(Runtime):
         self._open()
         return self._joined(self._crew.stream(method, *given))
 
-    def _output(self, piece: Piece) -> Output:
-        nothing = self._nothing()
-        number, changes, late = piece
-        own = nothing.late if late is None else merging.own_late(number, late)
-        return Output(nothing.changes if changes is None else changes, own)
-
     def _joined(self, pieces: Iterator[Piece]) -> Output:
         """All pieces as one output, in an order that does not depend on which worker was faster."""
-        whole = self._collect(map(self._output, sorted(pieces, key=lambda piece: piece[0])))
+        whole = self._collect(map(_own, sorted(pieces, key=lambda piece: piece[0])))
         if len(self.queries) == 1 and not isinstance(self._plans[0].level, KSlack):
             return whole
         return Output(merging.in_order(whole.changes, self._plans, self._window), whole.late)
@@ -239,6 +239,11 @@ class ParallelRuntime(Runtime):
         kind = self._schemas[0].field("first_ts").type
         unit = kind.unit if pa.types.is_timestamp(kind) else self.stream.unit_for(kind)
         return whole_units(plan.window, unit)
+
+
+def _own(piece: Piece) -> Output:
+    number, output = piece
+    return Output(output.changes, merging.own_late(number, output.late)) if output.late.num_rows else output
 
 
 def _shares(workers: Any, queries: Sequence[Query]) -> list[Share]:
