@@ -82,7 +82,7 @@ class Lattice:
             self._cuts[0] = sorted({*self._cuts[0], *begin})
 
     def cost(self) -> float:
-        """Steps that :meth:`count` takes, at most."""
+        """Steps that :meth:`count` takes, about: of times in one stretch half come after a given one."""
         n = len(self.spans)
         samples = []
         for j, (first, last) in enumerate(self.spans):
@@ -91,7 +91,7 @@ class Lattice:
         sums = float(samples[0])
         for j in range(1, n):
             reached = samples[j - 1] if j < 2 else samples[j - 1] + samples[j - 2] * (self._degrees[j - 1] + 1)
-            sums += (samples[0] if self.carry and j > 1 else 1) * float(reached) * samples[j]
+            sums += (samples[0] if self.carry and j > 1 else 1) * float(reached) * samples[j] / 2**j
         return _STEPS * sums * (1 + len(self.spoilers))
 
     def count(self) -> int:
