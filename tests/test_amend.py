@@ -268,6 +268,11 @@ def test_late_events_are_applied_exactly_as_far_as_state_allows(kind):
         wild(lambda pick: make(pick, "amend"), lambda story: check(story, amends=True), range(50))
 
 
+def test_amending_does_not_depend_on_what_lies_on_the_shelf():
+    with squeezed("spilling", 1000, 1000):
+        wild(lambda pick: make(pick, "amend"), lambda story: check(story, amends=True), range(50, 80))
+
+
 def test_the_late_output_says_what_a_late_event_would_have_changed():
     wild(lambda pick: make(pick, "divert"), lambda story: check(story, amends=False), range(70))
 

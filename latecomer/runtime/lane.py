@@ -99,7 +99,8 @@ class Lane:
         self.stores: dict[Selection, Store] = {s: Store(layout, pager) for s in selections}
         self.buffers: dict[Selection, Timeline] = {s: Timeline(2, pager) for s in selections} if policy.ordered else {}
         self.pending: Pending | None = None
-        if paging is not None and paging.batch and not policy.ordered:
+        # Where late events are amended none waits: how far that reaches is what has been told by then.
+        if paging is not None and paging.batch and not (policy.ordered or self.amends):
             self.pending = Pending(selections, layout.bits, paging)
         for query in self.queries:
             query.matcher = SequenceMatcher(query.pattern, self.stores.__getitem__, layout, testers[query.number])
