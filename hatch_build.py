@@ -33,6 +33,7 @@ def build(into: Path = FOLDER) -> Path:
         distribution = Distribution({"name": "latecomer-kernels", "ext_modules": [extension]})
         command = distribution.get_command_obj("build_ext")
         command.build_lib, command.build_temp = str(into), scratch
+        command.force = 1  # the headers count too
         command.ensure_finalized()
         command.run()
     return into / f"_compiled{sysconfig.get_config_var('EXT_SUFFIX')}"

@@ -125,6 +125,15 @@ def test_events_are_arranged_alike(given_events, bits):
     same("arrange", *given_events, bits)
 
 
+@pytest.mark.parametrize("keys", [1, 3, 10_000])
+@pytest.mark.parametrize("span", [500, 4_000, 40_000])
+@pytest.mark.parametrize("n", [31, 32, 33, 500, 5_000, 50_000])
+def test_many_events_are_arranged_alike(n, span, keys):
+    rng = np.random.default_rng(n + span + keys)
+    hashes = PLAIN.mix(rng.integers(0, keys, n).view(np.uint64))
+    same("arrange", hashes, rng.integers(-span, span, n), np.arange(n), 10)
+
+
 @given(events(), events())
 def test_runs_are_merged_alike(some, more):
     a, b = (np.sort(e[0] | (e[1] & 15).view(np.uint64)) for e in (some, more))

@@ -473,13 +473,7 @@ class Engine:
 
     def _forget_ids(self, floors: I64, more: int) -> None:
         """Forget the ids of events below the floor of their type."""
-
-        def keep(refs: I64) -> Bools:
-            kept, ts, types = self.log.among(refs)
-            kept[kept] = ts >= floors[types]
-            return kept
-
-        self.ids.rebuild(keep, more)
+        self.ids.rebuild(self.log.passing(lambda ts, types: ts >= floors.take(types)), more)
         if self.cold is not None:
             self.cold.forget(lambda ts, types: ts >= floors[types])
 

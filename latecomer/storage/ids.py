@@ -165,6 +165,10 @@ class IdIndex:
         self._marks = np.zeros(size, np.uint32)
         self._refs = np.empty(size, np.uint32 if narrow else np.int64)
         self._count, start = 0, 0
+        if kernels.COMPILED:  # entries come in order of home, so going from place to place stays in the cache
+            for marks, refs in everything:
+                self._put(marks, refs, unique=False)
+            return
         left = list(strays)
         for marks, refs in pieces:
             if not len(marks):

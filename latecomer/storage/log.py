@@ -7,7 +7,7 @@ event's time, and whole slices may leave memory: rows of theirs are then gathere
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, TypeGuard
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.storage import kernels
-from latecomer.storage.columns import I64, Buffer, BytesColumn, Column, FixedColumn, every, make_column, some
+from latecomer.storage.columns import I64, Array, Buffer, BytesColumn, Column, FixedColumn, every, make_column, some
 from latecomer.storage.hashing import U64
 from latecomer.storage.numbers import Numbers
 from latecomer.storage.pager import Outbox
@@ -90,6 +90,20 @@ class EventLog:
             here |= self._sparse.hold(refs)
         return here
 
+    def passing(self, passes: Callable[[I64, Array], Bools]) -> Callable[[I64], Bools]:
+        """Of which events are in memory and pass a condition on times and type numbers, for many that are asked in no
+        order: the condition is worked out for all of the log first, which is a fraction of gathering their values.
+        """
+        marked = passes(self._ts.live(), self._types.live())
+
+        def some_of(refs: I64) -> Bools:
+            found = self.present(refs)
+            at = found.nonzero()[0]
+            found[at] = marked.take(self._at(refs.take(at)))
+            return found
+
+        return some_of
+
     def append(
         self, ts: I64, types: I64, content: U64, columns: Mapping[str, pa.Array], rows: I64 | None = None
     ) -> None:
@@ -114,12 +128,6 @@ class EventLog:
             return None
         gone = ~self.present(refs)
         return gone if some(gone) else None
-
-    def among(self, refs: I64) -> tuple[Bools, I64, I64]:
-        """Which events are in memory; of those that are, times and types."""
-        here = self.present(refs)
-        at = self._at(refs[here])
-        return here, self._ts.live().take(at), self._types.live().take(at)
 
     def ts(self, refs: I64) -> I64:
         return self._numbers(self._ts, TS, refs)

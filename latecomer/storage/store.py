@@ -328,7 +328,8 @@ class Store:
         if self._pager is None:
             runs = self._listed.get(view)
             if runs is None:
-                runs = self._listed[view] = list(self._in_slices(self.frames, view))
+                runs = self._in_slices(self.frames, view)
+                self._listed[view] = runs
             return runs
         if not len(lo):
             return []
@@ -339,12 +340,10 @@ class Store:
         for number, rows in kernels.meeting(saved, bits, lo, hi, newest_first=True):
             some = (keys, lo, hi) if rows is None else (keys[rows], lo[rows], hi[rows])
             self._fetch(self.frames[number], some[0], *kernels.codes_in(number, bits, *some))
-        return list(self._in_slices(slices, view))
+        return self._in_slices(slices, view)
 
-    def _in_slices(self, slices: Iterable[int], view: View) -> Iterator[kernels.Run]:
-        for number in slices:
-            for run in self.frames[number].runs(view):
-                yield number, run.codes, run.refs
+    def _in_slices(self, slices: Iterable[int], view: View) -> list[kernels.Run]:
+        return [(number, run.codes, run.refs) for number in slices for run in self.frames[number].runs(view)]
 
     def _fetch(self, frame: Frame, keys: U64, begin: U64, after: U64) -> None:
         """Bring the saved runs into memory that may hold a key of a row with a stretch in this frame."""

@@ -37,22 +37,58 @@ typedef struct {
     npy_intp row;
 } Item;
 
-/* Sort by (slice, code), equal ones as they came: byte by byte from the lowest, without the bytes that all share. */
+#define MOST_BUCKETS 4096
+#define FEW 32 /* so many are sorted by insertion */
+
+static void insertion(Item *items, npy_intp n)
+{
+    for (npy_intp i = 1; i < n; i++) {
+        Item item = items[i];
+        npy_intp at = i;
+        while (at && (items[at - 1].slice > item.slice ||
+                      (items[at - 1].slice == item.slice && items[at - 1].code > item.code))) {
+            items[at] = items[at - 1];
+            at--;
+        }
+        items[at] = item;
+    }
+}
+
+/* Codes begin with a hash, so their highest bits part them evenly, about one to a bucket. Whether they do: one key that
+ * has most events, or very many events, are for the sort below. */
+static int bucketed(const Item *items, Item *into, npy_intp n, uint64_t slices)
+{
+    npy_intp counts[MOST_BUCKETS + 1] = {0};
+    int bits = 0;
+    if (slices >= 8)
+        return 0;
+    while (((uint64_t)2 << bits) * (slices + 1) <= MOST_BUCKETS && (npy_intp)2 << bits <= n)
+        bits++;
+#define BUCKET(item) (((uint64_t)(item).slice << bits) + ((item).code >> (63 - bits)))
+    npy_intp buckets = (npy_intp)((slices + 1) << bits);
+    for (npy_intp i = 0; i < n; i++)
+        if (++counts[BUCKET(items[i]) + 1] > FEW)
+            return 0;
+    for (npy_intp i = 1; i <= buckets; i++)
+        counts[i] += counts[i - 1];
+    for (npy_intp i = 0; i < n; i++)
+        into[counts[BUCKET(items[i])]++] = items[i];
+#undef BUCKET
+    for (npy_intp i = 0, begin = 0; i < buckets; begin = counts[i++])
+        insertion(into + begin, counts[i] - begin);
+    return 1;
+}
+
+/* Sort by (slice, code), equal ones as they came: into buckets, or else byte by byte from the lowest, without the bytes
+ * that all share. */
 static Item *sorted(Item *items, Item *spare, npy_intp n, uint64_t slices)
 {
-    if (n <= 32) {
-        for (npy_intp i = 1; i < n; i++) {
-            Item item = items[i];
-            npy_intp at = i;
-            while (at && (items[at - 1].slice > item.slice ||
-                          (items[at - 1].slice == item.slice && items[at - 1].code > item.code))) {
-                items[at] = items[at - 1];
-                at--;
-            }
-            items[at] = item;
-        }
+    if (n <= FEW) {
+        insertion(items, n);
         return items;
     }
+    if (bucketed(items, spare, n, slices))
+        return spare;
     int passes = 8;
     for (uint64_t left = slices; left; left >>= 8)
         passes++;
