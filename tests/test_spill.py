@@ -269,3 +269,9 @@ def test_a_state_of_an_earlier_release_goes_on(tmp_path):
     assert +told == +wanted
     assert set(told.values()) <= {0, 1} and sum(told.values()) > 100
     assert runtime.counters["duplicates"] == plain.counters["duplicates"] > 20
+
+
+def test_where_late_events_are_amended_none_waits():
+    # Event a20 is in time and its partner on the shelf; b23 is beyond the promise, and a20 must be there when it comes.
+    told = waiting(lc.Aggressive(60, on_late="amend"), "SEQ(A a, B b) WITHIN 5 s", "b22 z50 a20 z84 b23 .")
+    assert told == {"a20": ["+a20 b22"], "b23": ["+a20 b23"]}
