@@ -1,7 +1,7 @@
 """``python -m benchmarks [PART …]``: run parts, print their tables, keep their results as JSON, write the pages.
 
 A part is named whole (``speed-W2``) or by the start of its name (``speed``: all six workloads). Without a name all run
-but those that fetch engines to compare with: ``peers`` and ``spark``.
+but those that fetch other systems: ``peers``, ``kafka`` and ``spark``.
 
 * ``speed-W1`` to ``speed-W6``: our engine against the offline limit, by batch size, lateness and level
 * ``speed-numpy``: the same without the compiled kernel, at the settings of the goals
@@ -14,6 +14,8 @@ but those that fetch engines to compare with: ``peers`` and ``spark``.
 * ``spill``: what a memory budget, versions and restoring cost
 * ``intervals``: matching over uncertain times, against points
 * ``peers-W1-10`` and others: beside Flink CEP, Esper, DuckDB, Polars and plain Python (needs a JDK)
+* ``kafka-speed``: pipelines from topic to topic, against programs that only read (needs Java)
+* ``kafka-latency``: from a message to the change that it causes, at 50,000 messages a second (needs Java)
 * ``spark``: the sink against an empty job and against stream-stream joins (needs Java)
 """
 
@@ -33,6 +35,8 @@ from benchmarks import (
     growth,
     harness,
     intervals,
+    kafka,
+    kafka_latency,
     latency,
     levels,
     pages,
@@ -62,10 +66,12 @@ PARTS: dict[str, Callable[..., harness.Report]] = {
     "spill": spill.run,
     "intervals": intervals.run,
     **{f"peers-{name}-{late}": partial(peers.run, name, late / 100) for name, late in PEERS},
+    "kafka-speed": kafka.run,
+    "kafka-latency": kafka_latency.run,
     "spark": spark.run,
 }
 #: What runs only when it is named: it fetches the engines that it compares with.
-FETCHING = ("peers", "spark")
+FETCHING = ("peers", "kafka", "spark")
 
 
 def chosen(names: list[str]) -> list[str]:

@@ -1,24 +1,15 @@
-"""``python -m benchmarks.kafka``: pipelines from topic to topic, on a broker of its own.
+"""How fast a pipeline is from topic to topic, on a broker of its own, against programs that only read.
 
-*Speed*: the same messages are read by bare confluent-kafka with decoding (into dicts; into structs, the quickest way to
+The same messages are read by bare confluent-kafka with decoding (into dicts; into structs, the quickest way to
 decode; into Arrow columns, as the pipeline does) and by the pipeline, exactly once, with a query that few events match.
 The figure is the pipeline's rate over that of the bare programs in the same run; its answer is compared with that of a
 runtime that was given the same events. It is measured from when it has its partition: joining takes seconds.
-
-*Latency*: events are offered at a steady rate, each with the moment at which it was *meant* to be sent as its time, so
-a sender that falls behind cannot hide a delay. What is measured is from then until a reader has the change that the
-event caused.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import multiprocessing
 import random
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import latecomer as lc
@@ -70,23 +60,18 @@ interval = "{interval}"
 """
 
 
-def pipeline(broker: Broker, topic: str, **more: Any) -> Pipeline:
-    """A pipeline over ``topic`` with output topics and a state of its own."""
-    facts = {
-        "guarantee": "exactly-once",
-        "transaction": "100 ms",
-        "price": 297,
-        "window": "5 s",
-        "interval": "1 s",
-        **more,
-    }
-    changes, late, dead = broker.topic(), broker.topic(), broker.topic()
-    state = tempfile.mkdtemp(dir=broker.folder)
-    text = PIPELINE.format(
-        name=f"bench-{changes}", brokers=broker.bootstrap, topic=topic, changes=changes, late=late, dead=dead,
-        state=state, **facts,
+def pipeline_text(broker: Broker, topic: str, changes: str, **facts: Any) -> str:
+    """The file of a pipeline from ``topic`` to ``changes``, with other output topics and a state of its own."""
+    usual = {"guarantee": "exactly-once", "transaction": "100 ms", "price": 297, "window": "5 s", "interval": "1 s"}
+    return PIPELINE.format(
+        name=f"bench-{changes}", brokers=broker.bootstrap, topic=topic, changes=changes, late=broker.topic(),
+        dead=broker.topic(), state=tempfile.mkdtemp(dir=broker.folder), **usual | facts,
     )  # fmt: skip
-    return loads(text)
+
+
+def pipeline(broker: Broker, topic: str, **facts: Any) -> Pipeline:
+    """A pipeline over ``topic`` with output topics and a state of its own."""
+    return loads(pipeline_text(broker, topic, broker.topic(), **facts))
 
 
 def events(count: int, rng: random.Random) -> list[dict[str, Any]]:
@@ -175,7 +160,7 @@ def run(repeats: int, *, quick: bool = False, count: int | None = None) -> harne
     """Measure the speed; raises Disqualified when the pipeline's matches are not those of a runtime."""
     count = count or (50_000 if quick else 500_000)
     rows = events(count, random.Random(1))
-    report = harness.Report("kafka", {"events": count, "repeats": repeats, "seed": 1})
+    report = harness.Report("kafka-speed", {"events": count, "repeats": repeats, "seed": 1})
     with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker", cache=CACHE) as broker:
         topic = broker.topic()
         send(broker, topic, rows)
@@ -226,136 +211,3 @@ def run(repeats: int, *, quick: bool = False, count: int | None = None) -> harne
     print(f"\nKafka to Kafka, {count:,} messages, {len(wanted):,} matches, best of {repeats}")
     print(harness.table(["", "messages/s", "per CPU second", "pipeline is", "by CPU"], lines))
     return report
-
-
-# --- latency ---------------------------------------------------------------------------------------------------------
-
-
-def offer(brokers: str, topic: str, rate: int, seconds: float, begin: float) -> None:
-    """Send ``rate`` events a second; one in fifty completes a match. Each says when it was meant to be sent."""
-    producer = Producer({"bootstrap.servers": brokers, "linger.ms": 0, "queue.buffering.max.messages": 1_000_000})
-    step, rng = 0.001, random.Random(2)
-    sent, total, each = 0, int(rate * seconds), max(int(rate * step), 1)
-    while sent < total:
-        ahead = begin + sent / rate - time.time()
-        if ahead > 0:
-            time.sleep(ahead)
-        messages = []
-        for number in range(sent, min(sent + each, total)):
-            meant = int((begin + number / rate) * 1e6)
-            tag = number // 50
-            kind = {0: "Shelf", 49: "Exit"}.get(number % 50, "Counter")
-            if kind == "Counter":
-                tag = 1_000_000_000 + rng.randrange(10_000)
-            text = f'{{"id":"e{number}","kind":"{kind}","tag":"t{tag}","ts":{meant},"price":1.0,"till":"main"}}'
-            messages.append({"value": text, "key": f"t{tag}"})
-        sent += producer.produce_batch(topic, messages)
-        producer.poll(0)
-    producer.flush(30)
-
-
-_MEMBER = (
-    "import signal, sys\n"
-    "from latecomer.connectors.kafka.config import load\n"
-    "from latecomer.connectors.kafka.loop import run\n"
-    "from latecomer.connectors.kafka.operation.watch import Watch\n"
-    "watch = Watch()\n"
-    "signal.signal(signal.SIGTERM, lambda *_: watch.stop())\n"
-    "run(load(sys.argv[1]), watch)\n"
-)
-
-
-def latency(guarantee: str, rate: int, seconds: float) -> np.ndarray[Any, Any]:
-    """Milliseconds from when an event was meant to be sent until its change was read; the first two seconds apart."""
-    with tempfile.TemporaryDirectory() as folder, Broker(Path(folder) / "broker", cache=CACHE) as broker:
-        topic = broker.topic()
-        # Who wants short delays writes versions seldom: a restart then reads more of the input once more.
-        transaction = "20 ms" if guarantee == "exactly-once" else "200 ms"
-        given = {"guarantee": guarantee, "transaction": transaction, "interval": "10 s"}
-        facts = pipeline(broker, topic, price=0, window="1 s", **given)
-        assert facts.output.changes is not None
-        text = PIPELINE.format(
-            name=facts.name, brokers=broker.bootstrap, topic=topic, changes=facts.output.changes.topic, price=0,
-            late=facts.output.late.topic, dead=facts.output.dead_letters, state=tempfile.mkdtemp(dir=folder),
-            window="1 s", **given,
-        )  # fmt: skip
-        file = Path(folder) / "pipeline.toml"
-        file.write_text(text)
-        member = subprocess.Popen([sys.executable, "-c", _MEMBER, str(file)])
-        begin = time.time() + 6  # until then the member has joined
-        arguments = (broker.bootstrap, topic, rate, seconds, begin)
-        sender = multiprocessing.get_context("spawn").Process(target=offer, args=arguments, daemon=True)
-        config = {"bootstrap.servers": broker.bootstrap, "group.id": "reader", "fetch.wait.max.ms": 10}
-        consumer = Consumer({**config, "isolation.level": "read_committed", "fetch.queue.backoff.ms": 1})
-        found: list[tuple[float, float]] = []
-        try:
-            sender.start()
-            consumer.assign([TopicPartition(facts.output.changes.topic, 0, 0)])
-            while time.time() < begin + seconds + 3 and member.poll() is None:
-                first = consumer.consume(1, 0.1)
-                messages = [*first, *consumer.consume(1000, 0)] if first else []
-                now = time.time()
-                good = [message for message in messages if message.error() is None]
-                found += [(json.loads(message.value() or b"")["last_ts"] / 1e6, now) for message in good]
-        finally:
-            consumer.close()
-            member.send_signal(signal.SIGTERM)
-            member.wait(60)
-            sender.join(10)
-            if sender.is_alive():
-                sender.kill()
-    expected = int(rate * seconds) // 50
-    if len(found) != expected and guarantee == "exactly-once":
-        raise harness.Disqualified(f"{len(found)} changes instead of {expected}")
-    return np.array([(read - meant) * 1e3 for meant, read in found if meant >= begin + 2])
-
-
-def histogram(values: np.ndarray[Any, Any]) -> str:
-    """Counts by powers of the square root of two, as bars."""
-    edges = [0.0, *(2.0 ** (n / 2) for n in range(24))]
-    counts, _ = np.histogram(values, [*edges, np.inf])
-    most = max(int(counts.max()), 1)
-    rows = [
-        f"  {low:8.1f} ms  {count:8,}  {'#' * round(50 * count / most)}"
-        for low, count in zip(edges, counts.tolist(), strict=True)
-        if count
-    ]
-    return "\n".join(rows)
-
-
-def run_latency(rate: int, seconds: float) -> harness.Report:
-    """Measure both guarantees and print the histograms."""
-    report = harness.Report("kafka-latency", {"rate": rate, "seconds": seconds})
-    for guarantee in ("at-least-once", "exactly-once"):
-        values = latency(guarantee, rate, seconds)
-        quantiles = {f"p{q}": float(np.percentile(values, q)) for q in (50, 90, 99, 99.9)}
-        report.rows.append({"guarantee": guarantee, "changes": len(values), **quantiles})
-        shown = ", ".join(f"{name} {value:.1f} ms" for name, value in quantiles.items())
-        print(f"\n{guarantee}, {rate:,} events/s offered: {shown} ({len(values):,} changes)\n{histogram(values)}")
-    return report
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Returns 0, or 1 when an answer is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.kafka", description="Measure pipelines on Kafka.")
-    parser.add_argument("parts", nargs="*", default=["speed", "latency"], help="speed, latency (default: both)")
-    parser.add_argument("--events", type=int, default=500_000)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rate", type=int, default=50_000, help="events per second offered")
-    parser.add_argument("--seconds", type=float, default=20.0)
-    options = parser.parse_args(arguments)
-    about = harness.machine()
-    print(f"{about['cpu']}, {about['cores']} cores, load {about['load'][0]:.1f}")
-    try:
-        if "speed" in options.parts:
-            print(f"results: {run(options.repeats, count=options.events).save()}")
-        if "latency" in options.parts:
-            print(f"results: {run_latency(options.rate, options.seconds).save()}")
-    except harness.Disqualified as problem:
-        print(f"DISQUALIFIED: {problem}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
