@@ -176,6 +176,19 @@ def test_what_is_shared_changes_nothing(strategy, more, monkeypatch):
         assert shared.shown[ids][1] == ranges
 
 
+@pytest.mark.parametrize("strategy", [STAM, STNM])
+@pytest.mark.parametrize("where", ["n.x <> a.x", "n.x <= c.x AND [k]"])
+def test_pairs_that_differ_in_what_may_spoil_them_share_nothing(strategy, where):
+    """Also where nothing had said that they are likely to."""
+    query, found = crowd(11, strategy, where=where)
+    told, untold = Machine(query), Machine(query)
+    untold.matcher._decisive = []
+    for machine in (told, untold):
+        machine.process(found)
+    assert untold.shown == told.shown
+    assert len(told.shown) > 10
+
+
 def test_what_is_shared_is_computed_once(monkeypatch):
     """Many pairs near each other ask for few tiles: those of the plane of times, not those of each pair."""
     computed = []
@@ -203,7 +216,7 @@ def test_long_windows_and_intervals_take_no_more_memory_than_allowed():
     assert (
         len({round(chance, 12) for chance, _ in machine.shown.values()}) == 1
     )  # all spoilers are far behind all firsts
-    long = [{"id": i, "type": "AC"[i], "lower": i, "upper": i + 60_000_000, "shape": 1} for i in range(2)]
+    long = [{"id": i, "type": "AC"[i], "lower": i, "upper": i + 40_000_000, "shape": 1} for i in range(2)]
     close = Machine(
         lc.Query("PATTERN SEQ(A a, !B n, C c) WITHIN 1", level=lc.Aggressive(0)).plan, shapes=(Uniform(), Triangular())
     )
