@@ -54,8 +54,7 @@ def measure(rate: int, fill: int, seconds: int) -> dict[str, Any]:
     held = engine.explain()["events"]
     net, deletions = answers.net([*outs, *live, engine.finish().changes], [shape])
     matches = answers.check("latency", net, answers.truth(events, [shape]), [shape])
-    intended = np.arange(offered.num_rows) / rate
-    of_events = (np.repeat(done, np.diff(ends, prepend=0)) - intended) * 1e3
+    of_events = late(ends, done, rate)
     of_changes = np.concatenate([np.zeros(0), *_changes(live, done, events, first, rate)])
     edges = np.array([0.0, *BINS, np.inf])
     return {
@@ -88,6 +87,12 @@ def play(engine: lc.Runtime, offered: pa.RecordBatch, rate: int) -> tuple[IntArr
         ends.append(due)
         at = due
     return np.array(ends), np.array(done), outs
+
+
+def late(ends: IntArray, done: Any, rate: int) -> Any:
+    """Milliseconds of every event from its intended arrival until its call was done."""
+    intended = np.arange(ends[-1]) / rate
+    return (np.repeat(done, np.diff(ends, prepend=0)) - intended) * 1e3
 
 
 def _changes(live: list[pa.Table], done: Any, events: pa.Table, first: int, rate: int) -> list[Any]:
