@@ -157,11 +157,13 @@ def test_what_is_shared_changes_nothing(strategy, more, monkeypatch):
     shared = Machine(query)
     shared.process(found)
     assert len(shared.shown) > 10
-    single = Machine(query)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "_pieces", lambda question, hits, at, size: list(at[:, None]))
-        single.process(found)
-    assert single.shown == shared.shown
+    alone = "_pieces", lambda question, hits, at, size: list(at[:, None])
+    for setting in (alone, ("_SUMS", 5_000), ("_CELLS", 1)):
+        other = Machine(query)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tiles, *setting)
+            other.process(found)
+        assert other.shown == shared.shown
     pairs = ways.Ways._pairs
 
     def by_grid(self, question, hits, plain, smooth, *rest):
