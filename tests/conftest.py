@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, settings
 from tests import kafka_fixture
 
 # Defined here, so that one broker serves all modules.
-kafka, own_kafka = kafka_fixture.kafka, kafka_fixture.own_kafka
+authority, kafka, own_kafka = kafka_fixture.authority, kafka_fixture.kafka, kafka_fixture.own_kafka
 
 SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from latecomer.connectors.kafka import commit, loop, state
+from latecomer.connectors.kafka import commit, loop, shelf, task
 from latecomer.connectors.kafka.config import load
 from latecomer.connectors.kafka.operation.watch import Watch
 
@@ -40,10 +40,12 @@ def die_at(step, number):
     match step:
         case "write":  # some of a batch's changes are on their way, others not
             around(commit.Outbox, "_write", after=True)
-        case "before-version":
-            around(state.StateKeeper, "save", after=False)
-        case "after-version":
-            around(state.StateKeeper, "save", after=True)
+        case "before-version":  # the state is frozen, and nothing of the version written
+            around(shelf.WrittenBeside, "_commit", after=False)
+        case "after-version":  # the version is there, and no offset names it
+            around(shelf.WrittenBeside, "_commit", after=True)
+        case "before-naming":  # an offset is about to name it
+            around(task.MatchTask, "saved", after=True)
         case "after-offsets":
             original = commit.attempt
 

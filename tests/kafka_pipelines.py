@@ -33,6 +33,7 @@ transaction = "20 ms"
 {top}
 [kafka]
 brokers = "{brokers}"
+{secure}
 "reconnect.backoff.max.ms" = 200
 [kafka.consumer]
 "session.timeout.ms" = 1000
@@ -84,6 +85,8 @@ class Scenario:
     top: str = ""
     more: str = ""
     seed: int = 0
+    brokers: str = ""  # the pipeline's address of them, if not the one at which everything is allowed
+    secure: str = ""
     scatter: bool = False  # messages go anywhere, whatever their key
     sent: list = field(default_factory=list)  # (topic, partition, event or None for poison, reason)
 
@@ -97,7 +100,8 @@ class Scenario:
         self.file = self.folder / f"{self.name}.toml"
         self.file.write_text(
             PIPELINE.format(
-                name=self.name, guarantee=self.guarantee, top=self.top, brokers=self.kafka.bootstrap,
+                name=self.name, guarantee=self.guarantee, top=self.top, secure=self.secure,
+                brokers=self.brokers or self.kafka.bootstrap,
                 topics=", ".join(f'"{t}"' for t in self.inputs), input=f"{self.key}\n{self.input}", query="q",
                 text=self.text, level=self.level, changes=self.changes, matches=self.matches, late=self.late,
                 dead=self.dead, state=self.folder / f"{self.name}-state", more=self.more,
@@ -310,7 +314,9 @@ class Scenario:
                 before, until = done, time.monotonic() + seconds
             for member in members:
                 assert member.running, member.said()
-            assert time.monotonic() < until, f"{done} of {sent} messages are committed after {seconds} s"
+            assert time.monotonic() < until, (
+                f"{done} of {sent} messages are committed after {seconds} s: {[m.said() for m in members]}"
+            )
             time.sleep(0.1)
 
 

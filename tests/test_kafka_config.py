@@ -396,6 +396,25 @@ def test_uncertain_times():
     assert number == line_of(text, "uncertainty") and "parsecs" in message
 
 
+def test_two_ends_and_weights():
+    text = SMALL.replace('key = "tag"', 'key = "tag"\nupper = "until"\npmf = "weights"')
+    given = loads(text + '[stream]\nlongest = "1 min"\n')
+    stream = given.stream
+    assert (stream.lower, stream.upper, stream.pmf, str(stream.longest)) == ("ts", "upper", "pmf", "1 min")
+    assert {"upper", "pmf"} <= set(given.schema.names)
+    ((number, message),) = problems(text)
+    assert number == line_of(text, "upper") and "[stream] longest" in message
+    exact = text.replace('upper = "until"\n', "")
+    ((number, message),) = problems(exact)
+    assert number == line_of(exact, "pmf") and "uncertainty" in message
+    taken = text.replace("[columns]\n", '[columns]\nupper = "int"\n') + '[stream]\nlongest = "1 min"\n'
+    ((number, message),) = problems(taken)
+    assert number == line_of(taken, 'upper = "int"') and "every event has" in message
+    header = text.replace('"weights"', '{ header = "w" }') + '[stream]\nlongest = "1 min"\n'
+    ((_, message),) = problems(header)
+    assert "only a field holds" in message
+
+
 # lines
 
 

@@ -56,8 +56,12 @@ def test_poison_and_three_days_of_disorder(kafka, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "die", ["write:40", "before-version:3", "after-version:3", "after-offsets:6", "after-offsets:7", "after-commit:3"]
-)
+    "die",
+    [
+        "write:40", "before-version:3", "after-version:3", "before-naming:3", "after-offsets:6", "after-offsets:7",
+        "after-commit:3",
+    ],
+)  # fmt: skip
 def test_death_at_each_step_of_a_commit(kafka, tmp_path, die):
     scenario = Scenario(kafka, tmp_path, partitions=2, top='instance = "one"')
     scenario.send(1500)

@@ -386,6 +386,50 @@ def test_punctuation_as_a_type_and_in_a_header():
 # --- outputs ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("format", ["json", "msgpack"])
+def test_intervals(format):
+    """Both ends and weights of times, each with what can be wrong with it; a match tells how sure it is."""
+    encode = msgpack.packb if format == "msgpack" else lambda value: json.dumps(value).encode()
+    given = loads(
+        PIPELINE.format(
+            input=f'format = "{format}"\nid = "id"\ntime = "when.first"\n'
+            'upper = { field = "when.last", unit = "s" }\n'
+            'pmf = "w"\npunctuation = { type = "PUNCT" }\n',
+            columns="", registry='[stream]\nlongest = "1 min"\nunit = "ms"\n', format="json",
+        )
+    )  # fmt: skip
+    rows = [
+        {"id": "a", "type": "A", "when": {"first": 1000, "last": 2}, "k": "x", "x": 1.0},
+        {"id": "late end", "type": "A", "when": {"first": 1000, "last": "soon"}, "k": "x"},
+        {"id": "no end", "type": "A", "when": {"first": 1000}, "k": "x"},
+        {"id": "no weights", "type": "C", "when": {"first": 1000, "last": 1}, "k": "x", "w": "heavy"},
+        {"id": "c", "type": "C", "when": {"first": 1999, "last": 2}, "k": "x", "w": [3, 1]},
+        {"id": "p", "type": "PUNCT", "when": {"first": 60_000}},
+    ]
+    found = Decoder(given.inputs[0], given).decode([Fake(encode(row)) for row in rows], Origins("in"))
+    assert {n: problem.reason for n, problem in found.poison.items()} == {
+        1: "bad_timestamp", 2: "bad_timestamp", 3: "bad_value",
+    }  # fmt: skip
+    assert found.batch.column("ts").to_pylist() == [1000, 1999, 60_000]
+    assert found.batch.column("upper").to_pylist() == [2000, 2000, None]
+    assert found.batch.column("pmf").to_pylist() == [None, [3, 1], None]
+    (match,) = lc.Runtime(given.stream, given.queries).process(found.batch).changes.to_pylist()
+    # Of the 1,001 instants of a, 999 come before c's first, and one more before its last.
+    assert match["events"] == ["a", "c"] and match["confidence"] == pytest.approx((999 * 3 / 4 + 1000 / 4) / 1001)
+
+
+def test_an_input_without_an_upper_end_is_exact():
+    section = '[[input]]\ntopic = "sure"\nformat = "json"\nkey = "k"\n'
+    given = loads(
+        PIPELINE.format(
+            input='format = "json"\nkey = "k"\nupper = "until"\n' + section, columns="",
+            registry='[stream]\nlongest = "1 min"\n', format="json",
+        )
+    )  # fmt: skip
+    found = Decoder(given.inputs[1], given).decode([Fake(b'{"type": "A", "ts": 7, "k": "x"}')], Origins("sure"))
+    assert found.batch.column("upper").to_pylist() == [7] and not found.poison
+
+
 def output_of(given):
     runtime = lc.Runtime(given.stream, given.queries)
     event = {"source": None, "k": "u", "x": 0.5, "n": 1, "ok": True, "at": ROW["at"]}

@@ -107,7 +107,8 @@ class Process:
         if self.task.replaying:
             return
         if version or self.task.needs_version:
-            self.task.written(self.keeper.save(self.task.runtime, self.task.note()))
+            self.task.freeze(self.keeper)
+            self.task.saved()
         ((_, self.offset, self.mark),) = self.task.marks()
         self.log += self.pending
         self.pending = []

@@ -29,7 +29,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -44,7 +44,7 @@ _SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT,TLS:SASL_SSL",
     "auto.create.topics.enable": "false",
     "log.retention.hours": "-1",
     "num.network.threads": "2",
@@ -99,6 +99,8 @@ class Broker:
         cache: where the jars are kept.
         users: names and passwords; if there are any, a second listener (``sasl_bootstrap``, SASL_PLAINTEXT with PLAIN)
             lets these in, with the rights that ``allow`` gives them. Who comes through ``bootstrap`` may do everything.
+        tls: a PEM file with a private key (PKCS 8) and its certificates; a third listener (``tls_bootstrap``, SASL_SSL
+            with SCRAM-SHA-512) then lets the users in.
         settings: more of Kafka's broker settings.
     """
 
@@ -108,12 +110,16 @@ class Broker:
         *,
         cache: str | os.PathLike[str] = ".cache/kafka",
         users: Mapping[str, str] | None = None,
+        tls: str | os.PathLike[str] | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self.folder, self._cache = Path(folder).absolute(), Path(cache)
         self._users, self._more = dict(users or {}), dict(settings or {})
+        self._tls = None if tls is None else Path(tls).absolute()
+        if self._tls is not None and not self._users:
+            raise ConfigError("tls lets users in: give users={'name': 'password'} too")
         self._process: subprocess.Popen[bytes] | None = None
-        self._ports: tuple[int, int, int] | None = None
+        self._ports: list[int] | None = None
         self.log = self.folder / "broker.log"
 
     def __enter__(self) -> Broker:
@@ -138,7 +144,12 @@ class Broker:
         return f"127.0.0.1:{self._known_ports[2]}"
 
     @property
-    def _known_ports(self) -> tuple[int, int, int]:
+    def tls_bootstrap(self) -> str:
+        """The address for clients that must say who they are, and are told who the broker is."""
+        return f"127.0.0.1:{self._known_ports[3]}"
+
+    @property
+    def _known_ports(self) -> list[int]:
         if self._ports is None:
             raise ConfigError("the broker has no address before its first start()")
         return self._ports
@@ -171,7 +182,10 @@ class Broker:
                 self._configure()
             if not (self.folder / "data" / "meta.properties").exists():
                 cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-                self._run(jars, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties))
+                form = ["format", "-t", cluster, "-c", str(self._properties)]
+                for name, word in self._users.items() if self._tls is not None else ():
+                    form += ["--add-scram", f"SCRAM-SHA-512=[name={name},password={word}]"]
+                self._run(jars, "kafka.tools.StorageTool", *form)
             offset = self.log.stat().st_size if self.log.exists() else 0
             self._launch(jars)
             try:
@@ -245,8 +259,9 @@ class Broker:
         return self.folder / "server.properties"
 
     def _configure(self) -> None:
-        port, controller, sasl = self._ports = _free_ports()
+        port, controller, sasl, tls = self._ports = _free_ports(4)
         listeners = [f"PLAINTEXT://127.0.0.1:{port}"] + [f"SASL://127.0.0.1:{sasl}"] * bool(self._users)
+        listeners += [f"TLS://127.0.0.1:{tls}"] * (self._tls is not None)
         settings = _SETTINGS | {
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "listeners": ",".join([*listeners, f"CONTROLLER://127.0.0.1:{controller}"]),
@@ -262,6 +277,15 @@ class Broker:
                 "listener.name.sasl.plain.sasl.jaas.config": (
                     f"org.apache.kafka.common.security.plain.PlainLoginModule required {known};"
                 ),
+            }
+        if self._tls is not None:
+            settings |= {
+                "listener.name.tls.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+                "listener.name.tls.scram-sha-512.sasl.jaas.config": (
+                    "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+                ),
+                "listener.name.tls.ssl.keystore.type": "PEM",
+                "listener.name.tls.ssl.keystore.location": str(self._tls),
             }
         lines = [f"{key}={value}\n" for key, value in (settings | self._more).items()]
         self._properties.write_text("".join(lines))
@@ -323,9 +347,10 @@ def _answers(bootstrap: str) -> bool:
         return False
 
 
-def _free_ports() -> tuple[int, int, int]:
-    """Three different ports that nobody listens at."""
-    with socket.socket() as a, socket.socket() as b, socket.socket() as c:
-        for each in (a, b, c):
+def _free_ports(count: int) -> list[int]:
+    """Different ports that nobody listens at."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
             each.bind(("127.0.0.1", 0))
-        return a.getsockname()[1], b.getsockname()[1], c.getsockname()[1]
+        return [each.getsockname()[1] for each in sockets]

@@ -28,6 +28,21 @@ STEP = 8.0
 PATIENCE = 60.0
 #: Errors after which the same request may succeed a moment later.
 _PASSING = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")
+#: What brokers or their certificates say to those who need not try again.
+_FINAL = ("SASL", "certificate verify failed")
+#: What to do, by what librdkafka says; the first that fits.
+_ADVICE = {
+    "mechanism handshake": "sasl.mechanism has to be one that the brokers have",
+    "SASL": "correct sasl.username, sasl.password or sasl.mechanism",
+    "certificate verify failed": (
+        "ssl.ca.location has to name a file with the authority that signed the brokers' certificate, and brokers the "
+        "names that are in it"
+    ),
+    "SSL": "the port may want no TLS: correct security.protocol or brokers",
+    "Timed out": (
+        "the address may be another one, or its port wants TLS or a login: correct brokers or security.protocol"
+    ),
+}
 #: What clients must be allowed to do.
 _READ, _WRITE = "READ", "WRITE"
 
@@ -122,11 +137,13 @@ class _Look:
         try:
             while not answer.done():
                 self._admin.poll(0.1)
-                if "_AUTHENTICATION" in self._said:  # to try on would not help, and may lock the user out
-                    return Finding("error", "brokers", f"no broker lets this user in: {self._said['_AUTHENTICATION']}")
+                refusal = next((self._said[kind] for kind in ("_AUTHENTICATION", "_SSL") if kind in self._said), "")
+                if any(words in refusal for words in _FINAL):  # to try on would not help, and may lock the user out
+                    return Finding("error", "brokers", f"no broker lets this user in: {refusal}{_advice(refusal)}")
             cluster = answer.result()
         except self._kafka.KafkaException as error:
-            return Finding("unknown", "brokers", f"no broker answers: {self._reason(error)}")
+            reason = self._reason(error)
+            return Finding("unknown", "brokers", f"no broker answers: {reason}{_advice(reason)}")
         return Finding("ok", "brokers", f"{len(cluster.nodes)} reached")
 
     def _topics(self, found: dict[str, Any]) -> Iterator[Finding]:
@@ -313,3 +330,13 @@ class _Look:
             if kind in self._said:
                 return self._said[kind]
         return str(error.args[0].str() or error.args[0].name())
+
+
+def _advice(said: str) -> str:
+    """What to do about what librdkafka says.
+
+    >>> _advice("Local: Timed out")[:28]
+    ': the address may be another'
+    """
+    found = next((what for words, what in _ADVICE.items() if words in said), "")
+    return f": {found}" if found else ""

@@ -3,11 +3,13 @@
 A commit in exactly-once mode, step by step:
 
 1. *Written.* Everything that follows from the messages taken in so far is on its way, within the transaction.
-2. *Version.* Tasks that are due write their state under a new name. If the process dies now, no offset names it.
+2. *Version.* The name of a state version that has been written meanwhile goes into step 3. Where the offset must name a
+   version of its own position, that is written now. If the process dies now, no offset names it.
 3. *Offsets.* The offsets, each with the name of its version, join the transaction, under the consumer's membership: a
    process that lost its partitions meanwhile is refused here.
 4. *Commit.* From now on all of it holds, for every reader of committed messages, and for whoever takes over.
-5. *Settle.* Versions that are too old to be needed are removed.
+5. *Settle.* What other attempts to begin have left is removed. Of tasks that are due the state is frozen, to be written
+   beside the next batches.
 
 Whatever fails before step 4 is aborted, and the tasks go back to what is committed. In at-least-once mode step 1 waits
 until the brokers have everything, and steps 3 and 4 are a plain commit of offsets; what was written since the last one
@@ -16,9 +18,13 @@ is written again after a failure, under the same keys.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -34,7 +40,8 @@ if TYPE_CHECKING:
 
 #: Seconds of one try of a call that waits for brokers: between two the loop shows that it is alive.
 SLICE = 1.0
-
+#: Seconds after which a call that should have ended after a slice never will.
+STUCK = 10.0
 
 _STALE = (KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID)
 
@@ -74,6 +81,40 @@ def attempt(call: Callable[[], T], alive: Callable[[], None], seconds: float = 1
                 raise Aborted(error.str()) from problem
         alive()
         time.sleep(0.005)
+
+
+class Aside:
+    """A thread for calls of librdkafka that may never return: ``send_offsets_to_transaction`` forgets its time limit
+    when the group's coordinator goes away at the wrong moment. Who calls through here gets its own back."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        # No executor: the end of the process would wait for its thread.
+        threading.Thread(target=self._run, name="latecomer-aside", daemon=True).start()
+
+    def call(self, job: Callable[[], T], alive: Callable[[], None]) -> T:
+        """What ``job`` returns or raises. Raises Rejoin when it does neither within :data:`STUCK` seconds: then what it
+        works with is of no more use, and neither is this."""
+        done: Future[T] = Future()
+        self._jobs.put((job, done))
+        for _ in range(round(STUCK / SLICE)):
+            with suppress(TimeoutError):
+                return done.result(SLICE)
+            alive()
+        raise Rejoin(f"the brokers have not answered for {STUCK:g} s")
+
+    def close(self) -> None:
+        """No more calls; the thread ends once it can."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (given := self._jobs.get()) is not None:
+            job, done = given
+            try:
+                done.set_result(job())
+            except BaseException as problem:  # noqa: BLE001 (it is raised where the result is waited for)
+                done.set_exception(problem)
+            del given, job, done
 
 
 class Outbox:
@@ -151,20 +192,30 @@ class _Commits:
         """Something is about to be written."""
         self.open = True
 
+    def close(self) -> None:
+        """There will be no more commits."""
+
     def _versions(self, tasks: Iterable[Task], every: bool) -> list[tuple[MatchTask, str]]:
-        """Step 2: new versions of the tasks that are due; ``every``: of all, since they are about to be handed over."""
-        now, written = time.monotonic(), []
+        """Step 2; ``every``: new versions of all states, since they are about to be handed over."""
+        written = []
         for task in tasks:
-            due = every or now - self._versioned.get(task.name, 0.0) >= self._interval
-            if isinstance(task, MatchTask) and (task.needs_version or due):
-                try:
-                    version = self._keeper.save(task.runtime, task.note())
-                except StateError as problem:  # another process has opened the state, or the folder is full
-                    raise Rejoin(str(problem)) from problem
-                task.written(version)
-                self._versioned[task.name] = now
-                written.append((task, version))
+            if not isinstance(task, MatchTask):
+                continue
+            try:
+                now = every or task.needs_version
+                if task.saving is not None and (now or task.saving.done.done()):
+                    written.append((task, task.saved()))
+                if now:
+                    self._begin(task)
+                    written.append((task, task.saved()))
+            except StateError as problem:  # another process has opened the state, or the folder is full
+                raise Rejoin(str(problem)) from problem
         return written
+
+    def _begin(self, task: MatchTask) -> None:
+        """Begin to write a version."""
+        self._versioned[task.name] = time.monotonic()
+        task.freeze(self._keeper)
 
     def _offsets(self, tasks: Iterable[Task]) -> list[TopicPartition]:
         return [
@@ -181,10 +232,22 @@ class _Commits:
             self._keeper.settle(written_task.name, version)
         self.open = False
         self.done += 1
+        now = time.monotonic()
+        for task in tasks:
+            due = now - self._versioned.get(task.name, 0.0) >= self._interval
+            if isinstance(task, MatchTask) and due and task.saving is None:
+                self._begin(task)
 
 
 class ExactlyOnce(_Commits):
     """Commits in transactions."""
+
+    def __init__(self, consumer: Consumer, producer: Producer, keeper: StateKeeper, interval: float) -> None:
+        super().__init__(consumer, producer, keeper, interval)
+        self._aside = Aside()
+
+    def close(self) -> None:
+        self._aside.close()
 
     def begin(self) -> None:
         """Begin a transaction unless one is open."""
@@ -203,7 +266,11 @@ class ExactlyOnce(_Commits):
         offsets = self._offsets(tasks)
         if offsets:
             membership = self._consumer.consumer_group_metadata()
-            attempt(lambda: self._producer.send_offsets_to_transaction(offsets, membership, SLICE), alive)
+
+            def send() -> None:
+                self._producer.send_offsets_to_transaction(offsets, membership, SLICE)
+
+            attempt(lambda: self._aside.call(send, alive), alive)
         attempt(lambda: self._producer.commit_transaction(SLICE), alive)
         self._settle(tasks, written)
 

@@ -108,6 +108,10 @@ class Pipeline(Table):
         parts: dict[str, pa.DataType] = {"type": pa.string(), "ts": pa.int64(), "id": pa.string()}
         if any(given.source is not None for given in self.inputs):
             parts["source"] = pa.string()
+        if any(given.upper is not None for given in self.inputs):
+            parts["upper"] = pa.int64()
+        if any(given.pmf is not None for given in self.inputs):
+            parts["pmf"] = pa.list_(pa.float64())
         if self._punctuated:
             parts["of"] = pa.string()
         return pa.schema(list((parts | self.columns).items()))
@@ -120,7 +124,12 @@ class Pipeline(Table):
     def stream(self) -> Stream:
         """The stream of all inputs; raises ConfigError for options that make no sense."""
         options = self.stream_options
+        uncertain = "upper" in self.schema.names
         return Stream(
+            lower="ts" if uncertain else None,
+            upper="upper" if uncertain else None,
+            longest=options.longest,
+            pmf="pmf" if "pmf" in self.schema.names else None,
             id="id",
             source="source" if "source" in self.schema.names else None,
             unit=options.unit,

@@ -42,9 +42,11 @@ def misfits(pipeline: Pipeline, document: Document) -> Iterator[tuple[int, Misfi
     found += _punctuation(pipeline)
     for misfit in found:
         yield document.line(misfit.path), misfit
-    engine = [*_stream(pipeline, document)]
+    intervals = [*_intervals(pipeline)]
+    yield from ((document.line(misfit.path), misfit) for misfit in intervals)
+    engine = [] if intervals else [*_stream(pipeline, document)]
     yield from engine
-    if not found and not engine:
+    if not found and not intervals and not engine:
         yield from ((document.line(misfit.path), misfit) for misfit in _repartition(pipeline))
 
 
@@ -103,11 +105,12 @@ def _registry(pipeline: Pipeline) -> Iterator[Misfit]:
 
 
 def _columns(pipeline: Pipeline) -> Iterator[Misfit]:
+    reserved = [*RESERVED, *(name for name in ("upper", "pmf") if any(getattr(i, name) for i in pipeline.inputs))]
     for name in pipeline.columns_written:
-        if name in RESERVED:
+        if name in reserved:
             yield Misfit(
                 ("columns", name),
-                f"{name!r} is a column that every event has ({options(RESERVED)}): give the attribute another name, "
+                f"{name!r} is a column that every event has ({options(reserved)}): give the attribute another name, "
                 f'and say in [[input]] where it is: fields = {{ other = "{name}" }}',
             )
 
@@ -131,9 +134,29 @@ def _input(pipeline: Pipeline, number: int, given: Input) -> Iterator[Misfit]:
         yield from _csv(at, given, given.csv.columns)
 
 
+def _intervals(pipeline: Pipeline) -> Iterator[Misfit]:
+    """Whether it is known how long intervals are."""
+    options = pipeline.stream_options
+    uncertain = options.uncertainty is not None or options.granularity is not None
+    for number, given in enumerate(pipeline.inputs):
+        if given.upper is not None and options.longest is None:
+            yield Misfit(
+                ("input", number, "upper"),
+                'upper needs to be told how long an interval may be at most, [stream] longest = "10 minutes": without '
+                "it no event would ever be known to have come",
+            )
+        if given.pmf is not None and not uncertain and not any(other.upper for other in pipeline.inputs):
+            yield Misfit(
+                ("input", number, "pmf"),
+                "pmf weighs the times of an interval, and all times are exact: allowed with upper in [[input]], or "
+                "with uncertainty or granularity in [stream]",
+            )
+
+
 def _csv(at: tuple[str | int, ...], given: Input, columns: tuple[str, ...]) -> Iterator[Misfit]:
     roles: list[tuple[tuple[str, ...], Place | None]] = [
         (("type",), given.type), (("time",), given.time), (("id",), given.id), (("source",), given.source),
+        (("upper",), given.upper),
         *((("fields", name), place) for name, place in given.fields.items()),
     ]  # fmt: skip
     for path, place in roles:

@@ -29,6 +29,8 @@ _PARTS = {
     "time": ("timestamp",),
     "id": ("position", "key"),
     "source": ("topic", "partition", "key"),
+    "upper": ("timestamp",),
+    "pmf": (),
 }
 
 
@@ -91,10 +93,11 @@ class StreamOptions(Table):
     promises: tuple[dict[str, Any], ...] = ()
     uncertainty: str | int | float | dict[str, str | int | float] | None = None
     granularity: str | int | float | None = None
+    longest: str | int | float | None = None
     rounding: Literal["down", "nearest", "up"] = "down"
     distribution: str | dict[str, str] | None = None
 
-    @field_validator("idle_timeout", "max_ahead", "uncertainty", "granularity", mode="before")
+    @field_validator("idle_timeout", "max_ahead", "uncertainty", "granularity", "longest", mode="before")
     @classmethod
     def _lengths(cls, value: Any) -> Any:
         try:
@@ -140,6 +143,8 @@ class Input(Table):
         topics: their names (``topic`` in the file; one or a list).
         format: how values are written.
         type, time, id, source: where the parts of an event are found.
+        upper: where the last time is found at which the event may have happened, where ``time`` is the first.
+        pmf: where the weights of the times between them are found, a list of numbers.
         fields: where columns are found that are not simply the field of their own name.
         key: columns whose values decide in which partition a message is, usually what its key is made of; empty:
             that is not known.
@@ -153,6 +158,8 @@ class Input(Table):
     time: Place = Place(field="ts")
     id: Place = Place(record="position")
     source: Place | None = None
+    upper: Place | None = None
+    pmf: Place | None = None
     fields: dict[str, Place] = Field(default={})
     key: Names = ()
     types: Names = ()
@@ -160,7 +167,7 @@ class Input(Table):
     message: str | None = None
     punctuation: InputPunctuation | None = None
 
-    @field_validator("type", "time", "id", "source")
+    @field_validator("type", "time", "id", "source", "upper", "pmf")
     @classmethod
     def _sensible(cls, place: Place | None, info: Any) -> Place | None:
         if place is None:
@@ -168,9 +175,10 @@ class Input(Table):
         allowed = _PARTS[info.field_name]
         if place.record is not None and place.record not in allowed:
             raise ValueError(f"record = {place.record!r} cannot be that: allowed are {options(allowed)}")
-        if info.field_name != "time" and place.unit is not None:
+        times = ("time", "upper")
+        if info.field_name not in times and place.unit is not None:
             raise ValueError("only times have a unit")
-        if info.field_name in ("time", "id") and place.constant is not None:
+        if info.field_name in (*times, "id") and place.constant is not None:
             raise ValueError(
                 "a constant would be the same for every event: give a field, a header or a part of the record"
             )
@@ -180,6 +188,8 @@ class Input(Table):
 
     @model_validator(mode="after")
     def _fitting(self) -> Input:
+        if self.pmf is not None and (self.pmf.kind != "field" or self.format == "csv"):
+            raise ValueError('pmf is a list of numbers, which only a field holds, and no CSV: pmf = "weights"')
         if self.format == "csv" and self.csv is None:
             raise ValueError('the names of a line\'s fields are needed: csv = { columns = ["id", "type", "ts"] }')
         if self.format != "csv" and self.csv is not None:

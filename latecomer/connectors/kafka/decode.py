@@ -33,7 +33,12 @@ if TYPE_CHECKING:
     from latecomer.connectors.kafka.config_parts import Input
 
 #: What a missing or wrong value in the columns that every event needs is called.
-_ROLES = {"type": "unknown_type", "ts": "bad_timestamp", "id": "no_id", "source": "bad_value", "of": "bad_value"}
+_ROLES = {
+    "type": "unknown_type", "ts": "bad_timestamp", "id": "no_id", "source": "bad_value", "of": "bad_value",
+    "upper": "bad_timestamp", "pmf": "bad_value",
+}  # fmt: skip
+#: Columns of whole units of event time, whose places may have units of their own.
+_TIMES = ("ts", "upper")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +68,12 @@ class Decoder:
         self._punctuation = pipeline.punctuation_type
         self._limit: int = pipeline.limits.max_message
         self._places = _places(entry, self.schema)
-        self._time_unit: str = pipeline.unit_of(entry.time)
+        self._units = {name: pipeline.unit_of(self._places[name]) for name in _TIMES if name in self._places}
         wanted: dict[Path, Any] = {}
         for name, place in self._places.items():
             if place.kind == "field":
                 path = tuple(place.value.split("."))
-                unit = self._time_unit if name == "ts" else place.unit
+                unit = self._units.get(name, place.unit)
                 kind = _kind(name, self.schema.field(name).type, unit)
                 wanted[path] = wanted[path] | kind if path in wanted else kind
         self._reasons = {p.value: _ROLES[n] for n, p in self._places.items() if n in _ROLES and p.kind == "field"}
@@ -135,8 +140,8 @@ class Decoder:
     def _array(self, field: pa.Field, place: Place, values: Sequence[Any], bad: dict[int, Unreadable]) -> pa.Array:
         """One column; values that do not fit make their row bad."""
         reason = _ROLES.get(field.name, "bad_value")
-        if field.name == "ts":
-            return whole_units(values, self._time_unit, self._unit, reason, bad)
+        if field.name in self._units:
+            return whole_units(values, self._units[field.name], self._unit, reason, bad)
         if pa.types.is_timestamp(field.type):
             return whole_units(values, place.unit or "iso", "us", reason, bad).cast(field.type)
         try:
@@ -161,10 +166,10 @@ class Decoder:
             punctuation = pc.equal(types, mark).fill_null(False).to_numpy(zero_copy_only=False)
             if mark != self._punctuation:
                 arrays["type"] = pc.if_else(pa.array(punctuation), self._punctuation, types)
-        for name in ("type", "ts", "id"):
-            if arrays[name].null_count:
+        for name in ("type", "ts", "id", "upper"):
+            if name in arrays and arrays[name].null_count:
                 missing = arrays[name].is_null().to_numpy(zero_copy_only=False)
-                for row in np.flatnonzero(missing & ~punctuation if name == "id" else missing).tolist():
+                for row in np.flatnonzero(missing if name in ("type", "ts") else missing & ~punctuation).tolist():
                     bad.setdefault(row, Unreadable(_ROLES[name], f"no {name}"))
         if self.entry.types:
             known = pc.is_in(types, pa.array(self.entry.types, pa.string())).to_numpy(zero_copy_only=False)
@@ -231,6 +236,7 @@ def _fitted(value: Any, kind: pa.DataType, as_text: bool, from_text: bool) -> An
 def _places(entry: Input, schema: pa.Schema) -> dict[str, Place]:
     """Where each column of the schema is found in a message."""
     found: dict[str, Place | None] = {"type": entry.type, "ts": entry.time, "id": entry.id, "source": entry.source}
+    found |= {"upper": entry.upper or entry.time, "pmf": entry.pmf}  # without an upper end the time is exact
     if entry.punctuation is not None:
         found["of"] = entry.punctuation.of
     for name in schema.names:
@@ -242,10 +248,12 @@ def _places(entry: Input, schema: pa.Schema) -> dict[str, Place]:
 def _kind(name: str, kind: pa.DataType, unit: str | None) -> Any:
     """The Python type that a field must have in the message to fill a column."""
     t = pa.types
-    if name == "ts" or t.is_timestamp(kind):
+    if name in _TIMES or t.is_timestamp(kind):
         return datetime if unit in (None, "iso") else Int64 | float
     if name in ("id", "source"):
         return str | Int64
+    if t.is_list(kind):
+        return list[float]
     for test, found in ((t.is_string, str), (t.is_integer, Int64), (t.is_floating, float), (t.is_boolean, bool)):
         if test(kind):
             return found

@@ -15,6 +15,7 @@ the tasks go back to what is committed, in the same way; where that does not hel
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 import uuid
@@ -69,8 +70,11 @@ def run(pipeline: Pipeline, watch: Watch) -> None:
     if not spread.independent and max(inputs.values()) > 1:
         raise ConfigError(str(spread.advice))
     failures, total = 0, Counts()
+    instance = pipeline.instance or uuid.uuid4().hex
+    gc.collect()
+    gc.freeze()  # what was imported stays: to look through it again and again would cost 60 ms each time
     while True:
-        member = Member(pipeline, watch, inputs, total)
+        member = Member(pipeline, watch, inputs, total, instance)
         try:
             member.run()
             return
@@ -85,9 +89,12 @@ def run(pipeline: Pipeline, watch: Watch) -> None:
 
 
 class Member:
-    """One life of a consumer and its producer."""
+    """One life of a consumer and its producer. ``instance`` names the process: its next life ends the transaction that
+    this one may leave open."""
 
-    def __init__(self, pipeline: Pipeline, watch: Watch, inputs: Mapping[str, int], total: Counts) -> None:
+    def __init__(
+        self, pipeline: Pipeline, watch: Watch, inputs: Mapping[str, int], total: Counts, instance: str
+    ) -> None:
         self.pipeline = pipeline
         self.watch = watch
         self.tasks: dict[str, Task] = {}
@@ -100,14 +107,14 @@ class Member:
         registry = registry_client(pipeline)
         decoders = {topic: Decoder(pipeline.input_of(topic), pipeline, registry) for topic in pipeline.topics}
         encoder, keeper = Encoder(pipeline, registry), StateKeeper(pipeline)
+        self._keeper = keeper
         config, self._eager = consumer_properties(pipeline, several(pipeline))
         self._consumer = Consumer(config)
         self._opener = Opener(pipeline, inputs, decoders, encoder, keeper, self._consumer, watch.beat)
         self._exact = pipeline.guarantee == "exactly-once"
         self.commits: ExactlyOnce | AtLeastOnce
         if self._exact:
-            name = f"{pipeline.group}-{pipeline.instance or uuid.uuid4().hex}"
-            self._producer = Producer(producer_properties(pipeline, name))
+            self._producer = Producer(producer_properties(pipeline, f"{pipeline.group}-{instance}"))
             self.commits = ExactlyOnce(self._consumer, self._producer, keeper, pipeline.state.interval)
         else:
             failed: list[KafkaError] = []
@@ -141,6 +148,9 @@ class Member:
             self._gone = True  # what there was to commit is committed, or cannot be
             self.watch.ready(False)
             self._consumer.close()
+            self.commits.close()
+            for name in self.tasks:
+                self._keeper.release(name)
 
     def turn(self) -> None:
         """One turn of the loop, steps as in the module's head."""
@@ -320,6 +330,7 @@ class Member:
             task = self._of.pop(partition, None)
             if task is not None and self.tasks.pop(task.name, None) is not None:
                 self._total.add(task.counts)
+                self._keeper.release(task.name)
 
     # --- figures -----------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,9 @@
 The rule: a version counts only if a committed offset names it. A name says the version's number and a word that only
 one attempt to write it had, so a version of the same number that someone else wrote is never taken for it.
 
+A version is written beside the loop (:mod:`latecomer.connectors.kafka.shelf`): the loop stops only to freeze what the
+state is, and goes on; a commit names the version once it is there.
+
 A process that has lost its partition may not know it yet and go on to write. It can do no harm: versions are numbered
 above all that the folder holds, so they replace none; whoever opens a folder shuts the former writer out; and the last
 few versions stay, while a process writes at most one before it learns that its commit is refused. A task that begins
@@ -17,6 +20,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -24,10 +29,10 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 from pyarrow import fs
 
+from latecomer.connectors.kafka.shelf import WrittenBeside
 from latecomer.errors import StateError
 from latecomer.runtime import Runtime
-from latecomer.runtime.spill import Spill
-from latecomer.storage.reader import StateReader
+from latecomer.storage.folder import StateFolder
 
 if TYPE_CHECKING:
     from latecomer.connectors.kafka.config import Pipeline
@@ -35,6 +40,31 @@ if TYPE_CHECKING:
 #: Versions that stay: the committed one, one of a commit that failed after it, one of each of two processes that have
 #: lost the partition and not learned of it.
 KEPT = 4
+#: A version holds changes itself, which is five times as quick as to sort them onto the shelf, while they are no more
+#: than this many times what has come since the last version,
+SHARE = 4
+#: at so many bytes an event,
+EVENT = 64
+#: and no more than this.
+MOST = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A version on its way: its name once ``done``, which raises StateError when it cannot be written."""
+
+    name: str
+    done: Future[None]
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Where the versions of a runtime go."""
+
+    shelf: WrittenBeside
+    life: str
+    number: int  # of the next version
+    events: int  # that the runtime had seen at the last one
 
 
 class StateKeeper:
@@ -46,40 +76,53 @@ class StateKeeper:
         self._memory = pipeline.memory
         uri = pipeline.state.uri
         self.uri = uri if "://" in uri else str(Path(uri).absolute())
-        self._lives: WeakKeyDictionary[Runtime, str] = WeakKeyDictionary()
-        self._next: WeakKeyDictionary[Runtime, int] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[Runtime, _Kept] = WeakKeyDictionary()
+        self._shelves: dict[str, WrittenBeside] = {}  # by task
 
     def fresh(self, task: str) -> Runtime:
         """The runtime of a task that begins."""
         life = uuid.uuid4().hex[:8]
-        runtime = Runtime(self._stream, list(self._queries), memory=self._memory, spill=self._spill(task, life))
-        self._lives[runtime], self._next[runtime] = life, 1
-        return runtime
+        folder = self._folder(task, life)
+        folder.claim()
+        return self._runtime(task, folder, Runtime(self._stream, list(self._queries)).snapshot(), life, 1)
+
+    def begin(self, runtime: Runtime, note: Mapping[str, Any]) -> Saving:
+        """Begin to write a version of the state as it is now."""
+        kept = self._kept[runtime]
+        word, number = uuid.uuid4().hex[:12], kept.number
+        events = runtime.counters["rows"]
+        come, kept.events, kept.number = events - kept.events, events, number + 1
+        most = min(come * EVENT * SHARE, MOST, MOST if self._memory is None else self._memory // 8)
+        frozen, slots = runtime.freeze(most)
+        done = kept.shelf.version(number, frozen, slots, {**note, "word": word})
+        return Saving(f"{kept.life}/{number}-{word}", done)
 
     def save(self, runtime: Runtime, note: Mapping[str, Any]) -> str:
         """Write a version; returns its name. Raises StateError when another process has taken the task over."""
-        word = uuid.uuid4().hex[:12]
-        number = runtime.checkpoint({**note, "word": word}, number=self._next[runtime])
-        self._next[runtime] = number + 1
-        return f"{self._lives[runtime]}/{number}-{word}"
+        saving = self.begin(runtime, note)
+        saving.done.result()
+        return saving.name
 
     def load(self, task: str, name: str) -> tuple[Runtime, Mapping[str, Any]]:
         """The runtime and the note of a version; raises StateError when it is gone or was made by another pipeline."""
+        self.release(task)
         life, _, version = name.partition("/")
         number, _, word = version.partition("-")
-        spill = self._spill(task, life)
-        reader = StateReader(spill.uri)
-        if int(number) not in reader.versions():
+        folder = self._folder(task, life)
+        if int(number) not in folder.versions():
             raise StateError(
                 f"the committed offset of {task} names the state {name!r}, which is not in {self.uri!r}: give the "
                 "folder that was used before, or begin under another name"
             )
-        runtime = Runtime.open(spill, version=int(number), memory=self._memory)
-        if runtime.note.get("word") != word:
+        folder.residue(folder.read(int(number)))  # a state that cannot be read is left to its writer
+        folder.claim()
+        found = folder.read(int(number))
+        if found.note.get("word") != word:
             raise StateError(
                 f"the committed offset of {task} names the state {name!r}, and {self.uri!r} has another one of that "
                 "number: the folder was changed from outside. Restore it, or begin under another name"
             )
+        runtime = self._runtime(task, folder, folder.residue(found), life, max(folder.versions()) + 1)
         given = {q.name: q.text for q in self._queries}
         made = {q.name: q.text for q in runtime.queries}
         if given != made or runtime.stream != self._stream:
@@ -88,8 +131,13 @@ class StateKeeper:
                 f"the state of {task} was made by another pipeline: {what} differs. Go on with the former file, or "
                 "begin under another name"
             )
-        self._lives[runtime], self._next[runtime] = life, max(reader.versions()) + 1
-        return runtime, runtime.note
+        return runtime, found.note
+
+    def release(self, task: str) -> None:
+        """The task is given up: wait until what it has handed over is written, or cannot be."""
+        shelf = self._shelves.pop(task, None)
+        if shelf is not None:
+            shelf.close()
 
     def settle(self, task: str, name: str) -> None:
         """The first version of a life has been committed: remove what other attempts to begin have left."""
@@ -101,10 +149,18 @@ class StateKeeper:
             if entry.base_name != life:
                 files.delete_dir(entry.path)
 
-    def _spill(self, task: str, life: str) -> Spill:
+    def _folder(self, task: str, life: str) -> StateFolder:
+        return StateFolder(f"{self.uri.rstrip('/')}/{task}/{life}", keep=KEPT)
+
+    def _runtime(self, task: str, folder: StateFolder, residue: bytes, life: str, number: int) -> Runtime:
         # No late event waits for its page: what has come out at an offset must not depend on what was in memory, or
         # messages that are read once more in silence would not leave the same state.
-        return Spill(f"{self.uri.rstrip('/')}/{task}/{life}", keep=KEPT, batch=0)
+        self.release(task)
+        shelf = WrittenBeside(folder)
+        runtime = Runtime.resume(residue, shelf, memory=self._memory, batch=0)
+        self._shelves[task] = shelf
+        self._kept[runtime] = _Kept(shelf, life, number, runtime.counters["rows"])
+        return runtime
 
     def _files(self) -> tuple[Any, str]:
         if "://" not in self.uri:

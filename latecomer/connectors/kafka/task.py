@@ -25,6 +25,7 @@ from latecomer.connectors.kafka.encode import Encoder, Outgoing
 from latecomer.connectors.kafka.formats import Unreadable
 from latecomer.connectors.kafka.merging import PromisesOfPartitions
 from latecomer.connectors.kafka.places import Message, Origins, position_of
+from latecomer.connectors.kafka.state import Saving, StateKeeper
 from latecomer.errors import StateError
 from latecomer.runtime import Runtime
 
@@ -108,7 +109,9 @@ class MatchTask:
         self.until = -1
         self.fine = -1
         self.fine_count = 0
-        self.told_time = False
+        self.saving: Saving | None = None  # a version on its way
+        self._saving_at = -1
+        self.told_time = False  # since the last version was begun
         self.taken = 0  # messages since the last commit
         self._decoders = decoders
         self._encoder = encoder
@@ -133,11 +136,19 @@ class MatchTask:
         for partition, position in self.positions.items():
             yield partition, position, Mark(self.version, self.at if len(self.positions) == 1 else position)
 
-    def written(self, version: str) -> None:
-        """A version of the present position has been written under this name."""
-        self.version = version
-        self.at = next(iter(self.positions.values()))
+    def freeze(self, keeper: StateKeeper) -> None:
+        """Begin to write a version of the present position."""
+        self.saving = keeper.begin(self.runtime, self.note())
+        self._saving_at = next(iter(self.positions.values()))
         self.told_time = False
+
+    def saved(self) -> str:
+        """Wait for the version that is being written; offsets name it from now on. Raises StateError when it cannot be
+        written."""
+        assert self.saving is not None
+        self.saving.done.result()
+        self.version, self.at, self.saving = self.saving.name, self._saving_at, None
+        return self.version
 
     def take(self, batches: Mapping[Partition, Sequence[Message]]) -> Iterator[Outgoing]:
         """Take in messages, for each partition those that follow its position; yields what is to be written.
