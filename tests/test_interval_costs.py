@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 import latecomer as lc
 from latecomer.connectors.metrics import Metrics
 from latecomer.query.plan import Confidence
-from latecomer.runtime.intervals import tiles, ways
+from latecomer.runtime.intervals import memo, tiles, ways
 from latecomer.runtime.intervals.bounds import valid_bounds
 from latecomer.runtime.intervals.lattice import Lattice, Spoiler
 from latecomer.runtime.intervals.pmf import Distributions
@@ -355,3 +355,39 @@ def test_a_large_stream_agrees_with_drawn_worlds():
                 errors.append(abs(said - seen) / error)
     assert len(errors) > 150
     assert 0.01 < np.mean(np.array(errors) > 2) < 0.12  # 4.6 % are expected; pairs that share events go together
+
+
+# --- what is remembered -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", [STAM, STNM])
+@pytest.mark.parametrize("most", [0, 5, memo.MOST])
+def test_what_is_remembered_is_not_computed_again_and_changes_nothing(strategy, most, monkeypatch):
+    """Event by event; a machine that remembers nothing says the same, to the last bit, and computes more."""
+    monkeypatch.setattr(memo, "MOST", most)
+    query, found = crowd(13, strategy, weights=True)
+    query = replace(query, confidence=Confidence(0.02, True))
+    remembering, forgetting = Machine(query), Machine(query)
+    forgetting.matcher._memo = None
+    for event in found:
+        for machine in (remembering, forgetting):
+            machine.process([event])  # which checks that each deletion repeats what was told
+        assert remembering.shown == forgetting.shown
+        assert len(remembering.matcher._memo) <= most
+    assert len(remembering.shown) > 10
+    few, many = remembering.matcher.spent(), forgetting.matcher.spent()
+    assert few < 0.9 * many if most > 5 else few <= many
+
+
+def test_signatures_are_of_sets():
+    draw = np.random.default_rng(1)
+    refs, kinds = draw.integers(0, 50, 6), draw.integers(0, 3, 6)
+    order = draw.permutation(6)
+    one = memo.signatures(2, np.array([0] * 6), kinds, refs)
+    assert one.tolist() == memo.signatures(2, np.array([0] * 6), kinds[order], refs[order]).tolist()
+    assert one[1] == 0 != one[0]
+    pairs = {(int(a), int(b)) for a in range(100) for b in range(3)}
+    alone = memo.signatures(
+        len(pairs), np.arange(len(pairs)), *(np.array(c) for c in zip(*[(b, a) for a, b in pairs], strict=True))
+    )
+    assert len(set(alone.tolist())) == len(pairs)

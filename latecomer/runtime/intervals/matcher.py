@@ -16,17 +16,19 @@ is expanded to points before a confidence is computed. So net output does not de
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 
+from latecomer.consistency.levels import Aggressive
 from latecomer.query.expressions import variables
 from latecomer.query.plan import Confidence
 from latecomer.runtime.intervals.chains import Chain, Chains, Place, distinct
 from latecomer.runtime.intervals.confidence import confidence
 from latecomer.runtime.intervals.drift import Drift
+from latecomer.runtime.intervals.memo import Memo, signatures
 from latecomer.runtime.intervals.pattern import IntervalPattern
 from latecomer.runtime.intervals.pmf import F64, Distributions
 from latecomer.runtime.intervals.question import Answer, Hits, Question, Scope
@@ -111,6 +113,7 @@ class IntervalMatcher:
         self._pattern, self._store, self._layout, self._timing, self._tester = pattern, store_of, layout, timing, tester
         self._least, self._budget = least, Budget.for_error(least.error, steps, least.least)
         self.drift = Drift(moved)
+        self._memo = Memo() if isinstance(pattern.plan.level, Aggressive) and pattern.deletes else None
         self._steps = 0.0
         self._positives = pattern.positives
         self._chain = Chain(self._positives, self._positives)
@@ -150,8 +153,11 @@ class IntervalMatcher:
 
     def assess(self, rows: Chains, view: View = View.ALL) -> Revision:
         """Those of the candidates that pass the threshold, by what the view holds."""
-        now = self._answer(rows, [self._hits(rows, view)])
+        hits = self._hits(rows, view)
+        now = self._answer(rows, [hits])
         self._steps += now.steps
+        if self._memo is not None:
+            self._memo.keep(self._names(rows), self._signed(rows, hits), now)
         found = _revision(True, rows, now)
         passes = self._passes(now)
         return found if every(passes) else found.take(passes.nonzero()[0])
@@ -181,8 +187,11 @@ class IntervalMatcher:
             cause, rows = cause.take(at), rows.take(at)
             new = self._hits(rows, View.NEW)
         old = self._hits(rows, View.OLD)
-        before, now = self._answer(rows, [old]), self._answer(rows, [old, new])
+        signs = self._signed(rows, old)
+        before, now = self._recalled(rows, old, signs), self._answer(rows, [old, new])
         self._steps += before.steps + now.steps
+        if self._memo is not None:
+            self._memo.keep(self._names(rows), signs + self._signed(rows, new), now)
         was, passes = self._passes(before), self._passes(now)
         gone, shown, come = self.drift.replace(rows, self._positives, before, now, was, passes)
         if len(gone):
@@ -383,6 +392,29 @@ class IntervalMatcher:
             [rows.keys.view(np.int64), *(own[j] for j in self._decisive)],
         )
         return confidence(question, self._budget)
+
+    def _recalled(self, rows: Chains, hits: _Found, signs: U64) -> Answer:
+        """The answer as it was before the batch, computed only where nobody remembers."""
+        if self._memo is None or not len(self._memo):
+            return self._answer(rows, [hits])
+        known, answer = self._memo.recall(self._names(rows), signs, len(self._positives))
+        if not every(known):
+            left = (~known).nonzero()[0]
+            mine = (~known.take(hits.owner)).nonzero()[0]
+            place = np.cumsum(~known) - 1
+            few = _Found(place.take(hits.owner.take(mine)), hits.guard.take(mine), hits.ref.take(mine))
+            fresh = self._answer(rows.take(left), [few])
+            answer.confidence[left], answer.error[left] = fresh.confidence, fresh.error
+            for ours, theirs in zip((*answer.earliest, *answer.latest), (*fresh.earliest, *fresh.latest), strict=True):
+                ours[left] = theirs
+            answer = replace(answer, steps=fresh.steps)
+        return answer
+
+    def _names(self, rows: Chains) -> list[tuple[int, ...]]:
+        return list(zip(*(rows.ref(i).tolist() for i in self._positives), strict=True))
+
+    def _signed(self, rows: Chains, hits: _Found) -> U64:
+        return signatures(len(rows), hits.owner, hits.guard, hits.ref)
 
     def _timely(self, rows: Chains, at: I64, times: Sequence[I64]) -> Bools:
         """Where the rows ``at`` pass the query's time tests, if they happened at ``times``."""
