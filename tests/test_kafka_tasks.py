@@ -106,12 +106,16 @@ class Process:
     def commit(self, version):
         if self.task.replaying:
             return
-        if version or self.task.needs_version:
+        if self.task.saving is not None:
+            self.task.saved()  # of an earlier position
+        if self.task.needs_version:
             self.task.freeze(self.keeper)
             self.task.saved()
         ((_, self.offset, self.mark),) = self.task.marks()
         self.log += self.pending
         self.pending = []
+        if version:
+            self.task.freeze(self.keeper)  # the next commit names it
 
 
 def told(log):
