@@ -99,6 +99,8 @@ def test_all_reasons_are_told():
         "id",
         "source",
         "of",
+        "upper",
+        "pmf",
     }
     told = _rows(_section("## Messages that are no events").split("| reason |")[1])
     assert used <= told
