@@ -88,8 +88,8 @@ def _speed(results: Results) -> str:
         title = rows[0]["workload"] + (
             f": `{queries[0]}`" if len(queries) == 1 else ": ten queries, then each by itself"
         )
-        parts.append(f"**{title}**\n\n{speed.shown(rows)}\n")
-    return "\n".join([*parts, about(found[-1])]) if parts else ""
+        parts.append(f"**{title}**\n\n{speed.shown(rows)}\n\n{about(report)}\n")
+    return "\n".join(parts)
 
 
 def _peers(results: Results) -> str:
@@ -100,8 +100,8 @@ def _peers(results: Results) -> str:
         title = (
             f"{settings['workload']}, {settings['late']:.0%} late: `{settings['query']}`, {settings['events']:,} events"
         )
-        parts.append(f"**{title}**\n\n{peers.shown(report['rows'])}\n")
-    return "\n".join([*parts, about(found[-1])]) if parts else ""
+        parts.append(f"**{title}**\n\n{peers.shown(report['rows'])}\n\n{about(report)}\n")
+    return "\n".join(parts)
 
 
 def _pyplot() -> Any:
