@@ -58,7 +58,12 @@ def pretended(wrong: str = "") -> Any:
                 "changed": [{"s": 0.02, "bytes": b} for b in (10, 30, 90)],
             }
         if do == "reopen":
-            return {**answer, "stored": 8 if wrong == "reopen" else 10, "open_s": 0.1, "answer_s": 0.5 * next(turns)}
+            return {
+                **answer,
+                "stored": spec["state"] - (wrong == "reopen"),
+                "open_s": 0.1,
+                "answer_s": 0.5 * next(turns),
+            }
         if spec.get("checkpoint"):
             marks = [{"stored": m, "wall_ms": 2.0 * (i + 1), "cpu_ms": 1.0} for i, m in enumerate(spec["marks"])]
             return {**answer, "stored": 10, "marks": marks}
