@@ -40,8 +40,8 @@ PUBLIC = [
 #: Methods and attributes of what users hold; the options of streams and levels are the business of their own tests.
 MEMBERS = {
     "Runtime": [
-        "advance", "checkpoint", "clock", "close", "counters", "drop", "explain", "finish", "freeze", "narrow", "observe",
-        "open", "process", "punctuate", "reject", "residue", "restore", "resume", "snapshot", "stream_pieces",
+        "advance", "checkpoint", "clock", "close", "counters", "drop", "explain", "finish", "freeze", "narrow",
+        "observe", "open", "process", "punctuate", "reject", "residue", "restore", "resume", "snapshot", "stream_pieces",
     ],
     "Output": ["changes", "late"],
     "Query": ["check", "from_plan", "level", "name", "plan", "source", "text"],
