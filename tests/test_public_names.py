@@ -41,7 +41,8 @@ PUBLIC = [
 MEMBERS = {
     "Runtime": [
         "advance", "checkpoint", "clock", "close", "counters", "drop", "explain", "finish", "freeze", "narrow",
-        "observe", "open", "process", "punctuate", "reject", "residue", "restore", "resume", "snapshot", "stream_pieces",
+        "observe", "open", "process", "punctuate", "reject", "residue", "restore", "resume", "snapshot",
+        "stream_pieces",
     ],
     "Output": ["changes", "late"],
     "Query": ["check", "from_plan", "level", "name", "plan", "source", "text"],
