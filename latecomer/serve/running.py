@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import tempfile
 import threading
 import time
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from latecomer.serve.backend import Backend
 
 log = logging.getLogger("latecomer.serve")
+#: Seconds after which a busy worker lets the HTTP side have its turn, which it needs several times for each request; by
+#: default they are ten times as many.
+SWITCH = 0.0005
 #: Told once connections are accepted: the address.
 Announce = Callable[[str], None]
 
@@ -134,6 +138,7 @@ def _serve(
     from latecomer.serve.server import IDLE_SECONDS, Protocol, Server, listen, more_files
 
     more_files()
+    sys.setswitchinterval(SWITCH)
     api = Api(backend, options, token, pipeline, metrics, name)
     try:
         listener = listen(options.host, options.port)
