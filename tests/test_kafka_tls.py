@@ -2,7 +2,6 @@
 so that it can be put right, without any secret."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -45,8 +44,8 @@ def scenario(kafka, tmp_path, secrets):
     return made
 
 
-def found(pipeline):
-    return {(finding.verdict, finding.subject): finding.text for finding in look(pipeline, seconds=20.0)}
+def found(pipeline, seconds=20.0):
+    return {(finding.verdict, finding.subject): finding.text for finding in look(pipeline, seconds=seconds)}
 
 
 def test_a_pipeline_behind_tls_and_scram(scenario):
@@ -59,37 +58,42 @@ def test_a_pipeline_behind_tls_and_scram(scenario):
     assert scenario.check()["insert"] > 10
 
 
-def told(scenario, old, new):
-    """What the check says of the brokers, by the command line, once ``old`` in the file is ``new``."""
-    text = scenario.file.read_text()
-    assert old in text
-    scenario.file.write_text(text.replace(old, new))
+def told_by_the_command(scenario):
+    """All that ``check`` prints, and what it says of the brokers."""
     done = subprocess.run(
-        [LATECOMER, "check", str(scenario.file), "--connect", "--json"], capture_output=True, text=True, timeout=120,
-        env=os.environ | {"NO_COLOR": "1"},
-    )  # fmt: skip
+        [LATECOMER, "check", str(scenario.file), "--connect", "--json"], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 2 and "Traceback" not in done.stderr
     ((finding),) = json.loads(done.stdout)["cluster"]
-    assert finding["subject"] == "brokers"
+    assert (finding["verdict"], finding["subject"]) == ("error", "brokers")
     return done.stdout + done.stderr, finding["text"]
+
+
+def told(scenario, old, new):
+    """What is said of the brokers once ``old`` in the file is ``new``."""
+    text = scenario.file.read_text()
+    assert old in text
+    (((_, subject), finding),) = found(loads(text.replace(old, new)), seconds=4.0).items()
+    assert subject == "brokers" and USERS["guest"] not in finding
+    return finding
 
 
 def test_a_wrong_password(scenario, tmp_path):
     (tmp_path / "password").write_text("wrong-wrong-wrong")
-    everything, finding = told(scenario, "\n", "\n")
+    everything, finding = told_by_the_command(scenario)
     assert "Authentication failed" in finding and "sasl.password" in finding
     assert "wrong-wrong" not in everything
 
 
 def test_an_authority_that_did_not_sign_the_brokers_certificate(scenario, tmp_path):
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    everything, finding = told(scenario, "\n", "\n")
+    everything, finding = told_by_the_command(scenario)
     assert "certificate verify failed" in finding and "ssl.ca.location" in finding
     assert USERS["guest"] not in everything
 
 
 def test_no_authority_is_named(scenario):
-    _, finding = told(scenario, "ssl.ca.location", "# ssl.ca.location")
+    finding = told(scenario, "ssl.ca.location", "# ssl.ca.location")
     assert "certificate verify failed" in finding and "ssl.ca.location" in finding
 
 
@@ -102,15 +106,15 @@ def test_a_file_of_certificates_that_is_none(scenario, tmp_path):
 
 
 def test_a_mechanism_that_the_broker_does_not_have(scenario):
-    _, finding = told(scenario, "SCRAM-SHA-512", "SCRAM-SHA-256")
+    finding = told(scenario, "SCRAM-SHA-512", "SCRAM-SHA-256")
     assert "SCRAM-SHA-512" in finding and "sasl.mechanism" in finding
 
 
 def test_without_tls_at_a_port_that_wants_it(scenario):
-    _, finding = told(scenario, "SASL_SSL", "SASL_PLAINTEXT")
+    finding = told(scenario, "SASL_SSL", "SASL_PLAINTEXT")
     assert "security.protocol" in finding
 
 
 def test_tls_at_a_port_that_has_none(scenario, kafka):
-    _, finding = told(scenario, kafka.tls_bootstrap, kafka.sasl_bootstrap)
+    finding = told(scenario, kafka.tls_bootstrap, kafka.sasl_bootstrap)
     assert "security.protocol" in finding

@@ -197,19 +197,20 @@ class _Commits:
 
     def _versions(self, tasks: Iterable[Task], every: bool) -> list[tuple[MatchTask, str]]:
         """Step 2; ``every``: new versions of all states, since they are about to be handed over."""
-        written = []
-        for task in tasks:
-            if not isinstance(task, MatchTask):
-                continue
-            try:
+        written, begun = [], []
+        try:
+            for task in tasks:
+                if not isinstance(task, MatchTask):
+                    continue
                 now = every or task.needs_version
                 if task.saving is not None and (now or task.saving.done.done()):
                     written.append((task, task.saved()))
                 if now:
                     self._begin(task)
-                    written.append((task, task.saved()))
-            except StateError as problem:  # another process has opened the state, or the folder is full
-                raise Rejoin(str(problem)) from problem
+                    begun.append(task)
+            written += [(task, task.saved()) for task in begun]  # they are written side by side
+        except StateError as problem:  # another process has opened the state, or the folder is full
+            raise Rejoin(str(problem)) from problem
         return written
 
     def _begin(self, task: MatchTask) -> None:

@@ -43,9 +43,9 @@ KEPT = 4
 #: A version holds changes itself, which is five times as quick as to sort them onto the shelf, while they are no more
 #: than this many times what has come since the last version,
 SHARE = 4
-#: at so many bytes an event,
-EVENT = 64
-#: and no more than this.
+#: at so many bytes an event; but always this much, so that the shelf is not strewn with small files,
+EVENT, LEAST = 64, 256 << 10
+#: and never more than this.
 MOST = 16 << 20
 
 
@@ -92,7 +92,7 @@ class StateKeeper:
         word, number = uuid.uuid4().hex[:12], kept.number
         events = runtime.counters["rows"]
         come, kept.events, kept.number = events - kept.events, events, number + 1
-        most = min(come * EVENT * SHARE, MOST, MOST if self._memory is None else self._memory // 8)
+        most = min(max(come * EVENT * SHARE, LEAST), MOST, MOST if self._memory is None else self._memory // 8)
         frozen, slots = runtime.freeze(most)
         done = kept.shelf.version(number, frozen, slots, {**note, "word": word})
         return Saving(f"{kept.life}/{number}-{word}", done)
