@@ -94,8 +94,8 @@ class Live:
         self._more_sources = 0
         self._now = 0.0
         self._seconds: OrderedDict[int, list[int]] = OrderedDict()
-        example = {stream.id: "1", stream.type: next(iter(self._lanes.types()), "A"), stream.ts: 1, stream.source: "a"}
-        self._columns = {clip(column, 32): clip(value, 32) for column, value in example.items() if column is not None}
+        named = {stream.type: clip(next(iter(self._lanes.types()), "A"), 32), stream.ts: 1}
+        self._example = {**({} if stream.id is None else {clip(stream.id, 32): "1"}), **named}
 
     # --- told by the worker ------------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class Live:
         seconds); ``totals``, ``types`` (name, events), ``rates`` per second; ``events``: time, lateness, type, source,
         id; ``queries``: counts, ``lag`` of the horizon behind the clock, wait, what waits, and the matches of each,
         those taken back with what came just before; ``late``, ``dead``, ``sources``, ``state``; with ``since`` 0
-        ``history``, one entry per second, and ``columns``, an event as an example.
+        ``history``, one entry per second, and ``example``, an event.
         """
         with self._lock:
             since = since if 0 <= since <= self.number else 0
@@ -195,7 +195,7 @@ class Live:
                 "state": self._state,
             }
             if since == 0:
-                frame["columns"] = self._columns
+                frame["example"] = self._example
                 frame["history"] = [list(self._seconds.get(second, (0, 0, 0))) for second in self._stretch(HISTORY)]
             return frame
 

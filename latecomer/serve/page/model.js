@@ -4,10 +4,16 @@
 // all figures. Things remember when they came (`born`) and fell (`fell`), in milliseconds of the page's clock, for the
 // drawing; what is old when it comes was born long ago.
 
+import { NANOS } from "/page/words.js";
+
 const EVENTS = 1500;
 const LISTED = 60;
 const MINUTE = 60;
 const LONG_AGO = -1e9;
+
+// Whole numbers that fall into this century when counted from 1970 are told as dates.
+const CENTURY = [Date.UTC(2000) * 1e6, Date.UTC(2100) * 1e6];
+const isDate = (clock, unit) => clock !== null && clock * NANOS[unit] >= CENTURY[0] && clock * NANOS[unit] < CENTURY[1];
 
 export class Model {
   constructor() {
@@ -26,7 +32,7 @@ export class Model {
     this.second = null;
     this.came = this.drawn = 0; // events, lately
     this.texts = [];
-    this.columns = null;
+    this.example = null;
   }
 
   // `now`: milliseconds of the page's clock; `beat`: over how many of them the arrivals of this frame are spread.
@@ -37,8 +43,9 @@ export class Model {
       this.reset();
       this.history = frame.history ?? [];
       this.texts = frame.queries.map((query) => query.text);
-      this.columns = frame.columns;
+      this.example = frame.example;
     }
+    frame.timestamps ||= isDate(frame.clock, frame.unit);
     this.frame = frame;
     this.addEvents(frame, now, whole ? 0 : beat, whole);
     if (before) this.countShown(before, frame);

@@ -60,7 +60,7 @@ function receive(frame) {
   if (lanes !== signature || frame.since === 0) {
     if (lanes !== signature) scene.setLanes(panels.lanes().map(pointable));
     signature = lanes;
-    get("try").textContent = example(model.columns);
+    get("try").textContent = example(model.example);
   }
   if (frame.since === 0) scene.clock = null;
   panels.update();
@@ -69,10 +69,8 @@ function receive(frame) {
 }
 
 // How to send a first event, in the stream's own columns.
-function example(columns) {
-  if (!columns) return "";
-  const first = { ...columns };
-  return `curl ${location.origin}/v1/events -H 'content-type: application/x-ndjson' -d '${JSON.stringify(first)}'`;
+function example(event) {
+  return `curl ${location.origin}/v1/events -H 'content-type: application/x-ndjson' -d '${JSON.stringify(event)}'`;
 }
 
 function show(state, text) {

@@ -105,10 +105,11 @@ export class Scene {
     return ((time - this.left) / this.shownSpan) * surface.width;
   }
 
-  // Round times on the axis, at most one per 90 pixels.
+  // Round times on the axis, with room for their words.
   ticks(surface) {
     const { unit, timestamps } = this.model.frame;
-    const step = atLeast(unit, (this.shownSpan * 90) / surface.width);
+    const room = Math.max(90, moment(this.clock, unit, timestamps, this.shownSpan / 10).length * 7 + 24);
+    const step = atLeast(unit, (this.shownSpan * room) / surface.width);
     const ticks = [];
     for (let t = Math.ceil(this.left / step) * step; t < this.left + this.shownSpan; t += step) {
       const label = midnight(t, unit, timestamps) ?? moment(t, unit, timestamps, step);
