@@ -13,6 +13,7 @@ import pytest
 import latecomer as lc
 from latecomer.connectors import spark as spark_module
 from latecomer.connectors.spark import PatternSink
+from latecomer.connectors.spark_detect import Heard
 from latecomer.connectors.spark_keys import buckets_of, in_use
 from latecomer.connectors.spark_stream import detect
 from latecomer.connectors.versions import VersionStore
@@ -265,6 +266,20 @@ def test_memory_bounds_what_a_task_holds(spark, tmp_path):
     assert seen[None] == seen["1 MiB"] != set()
     with pytest.raises(lc.ConfigError, match="at least 1 MiB"):
         PatternSink(STREAM, asked, state=tmp_path / "none", memory="10 kB")
+
+
+def test_a_late_row_that_is_no_querys_is_told_once_and_by_whom_it_may_be():
+    def late(*ids):
+        return pa.table({"late_id": [i for i, _ in ids], "query": pa.array([q for _, q in ids], pa.string())})
+
+    heard = Heard()
+    first = late(("a", None), ("a", None), ("b", "q"))
+    assert heard.new(first).equals(first)
+    heard.next()
+    assert (
+        heard.new(late(("a", None), ("b", "q"), ("c", None))).to_pylist() == late(("b", "q"), ("c", None)).to_pylist()
+    )
+    assert heard.new(late(("c", None))).num_rows == 1
 
 
 def test_buckets_are_made_of_whole_ones():

@@ -168,13 +168,13 @@ class Detect(Buckets):
         pages: dict[str, Slot] = {}
         loads: list[dict[str, Any]] = []
         reached: int | None = None
-        heard: set[str] = set()
+        heard = Heard()
         for runtime in self._runtimes(number, shelf):
             meter = Meter(runtime)
             changes, late = (Parcel(number, kind, len(residues)) for kind in ("changes", "late"))
             for output in self._outputs(runtime, rows, clock):
                 yield from changes.add(output.changes)
-                yield from late.add(unheard(output.late, heard))
+                yield from late.add(heard.new(output.late))
             yield from changes.rest()
             yield from late.rest()
             residue, slots = runtime.residue()
@@ -182,6 +182,7 @@ class Detect(Buckets):
             residues.append(residue)
             pages |= {slot[0]: slot for slot in slots}
             reached = runtime.clock
+            heard.next()
         ran.append(_Ran(number, residues, pages, reached, together(loads)))
 
     def _runtimes(self, number: int, shelf: Attempt) -> Iterator[Runtime]:
@@ -212,16 +213,28 @@ def _in_bucket(number: int, buckets: int, columns: list[pa.Array]) -> Bools:
     return chosen
 
 
-def unheard(late: pa.Table, heard: set[str]) -> pa.Table:
-    """The late rows without those that another runtime of the bucket has told, since they are no query's; their ids
-    are added to ``heard``."""
-    if not late.num_rows or not late["query"].null_count:
-        return late
-    common = pc.is_null(late["query"])
-    ids = late["late_id"].filter(common).to_pylist()
-    known = pc.is_in(late["late_id"], pa.array(list(heard), pa.string()))
-    heard.update(ids)
-    return late.filter(pc.invert(pc.and_(common, known)))
+class Heard:
+    """Late rows that are no query's, like malformed ones: each runtime of a bucket tells them, and once is enough."""
+
+    def __init__(self) -> None:
+        self._before: list[str] = []  # their ids, of the runtimes before this one,
+        self._now: list[str] = []  # and of this one
+
+    def next(self) -> None:
+        """Another runtime speaks from now on."""
+        self._before += self._now
+        self._now = []
+
+    def new(self, late: pa.Table) -> pa.Table:
+        """The late rows that no runtime before has told."""
+        if not late.num_rows or not late["query"].null_count:
+            return late
+        common = pc.is_null(late["query"])
+        self._now += late["late_id"].filter(common).to_pylist()
+        if not self._before:
+            return late
+        known = pc.is_in(late["late_id"], pa.array(self._before, pa.string()))
+        return late.filter(pc.invert(pc.and_(common, known)))
 
 
 class Parcel:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from latecomer.connectors.spark_cells import pack, unpack, unpack_cells
-from latecomer.connectors.spark_detect import RESULT_SCHEMA, Buckets, Parcel, unheard
+from latecomer.connectors.spark_detect import RESULT_SCHEMA, Buckets, Heard, Parcel
 from latecomer.connectors.spark_split import Split
 from latecomer.connectors.versions import check_settings
 from latecomer.errors import ConfigError
@@ -156,15 +156,16 @@ class OneBucket(Buckets):
         tables: list[pa.Table] = []
         snapshots: list[bytes] = []
         waits = False
-        heard: set[str] = set()
+        heard = Heard()
         rows, clock = (None, None) if cells is None else unpack_cells(cells, self.arrival)
         for runtime in self._runtimes(state):
             outputs = [] if cells is None else list(self._outputs(runtime, rows, clock))
             if now is not None:
                 outputs.append(runtime.advance(now * 1_000_000 // UNITS[runtime.explain()["unit"]]))
-            tables += [o.changes if self.kind == "changes" else unheard(o.late, heard) for o in outputs]
+            tables += [o.changes if self.kind == "changes" else heard.new(o.late) for o in outputs]
             waits |= any(facts["held"] or facts["buffered"] for facts in runtime.explain()["queries"].values())
             snapshots.append(runtime.snapshot())
+            heard.next()
         said = [pack(table.combine_chunks()) for table in tables if table.num_rows]
         return said, packing.pack({"settings": self.settings, "runtimes": snapshots}), waits
 
