@@ -214,6 +214,9 @@ class ParallelRuntime(Runtime):
         assert self._crew.here.runtime is not None
         return self._crew.here.runtime
 
+    def _nothing(self) -> Output:
+        return self._alone._nothing()
+
     def _whole(self) -> None:
         if not self._crew.close.alive:
             raise StateError("close() was called: make a new Runtime, or go on from a version or a snapshot")
