@@ -106,7 +106,7 @@ def expected(pipeline, sent):
     return sorted(map(tuple, oracle.matches(pipeline.queries[0].plan, list(rows.values()), "ms")))
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(st.data())
 def test_any_split_any_crash_any_retry(tmp_path_factory, data):
     seed = data.draw(st.integers(0, 10_000))

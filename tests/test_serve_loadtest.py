@@ -39,7 +39,7 @@ def run(folder, text, *arguments):
 @pytest.mark.parametrize("form", ["lines", "arrow"])
 def test_a_right_service_passes(tmp_path, form):
     disorder = ["--late", "0.4", "--duplicates", "0.05", "--poison", "0.01", "--future", "0.005", "--skew", "100"]
-    code, told = run(tmp_path, TEXT, "-u", "3", "-t", "3s", "--form", form, *disorder)
+    code, told = run(tmp_path, TEXT, "-u", "3", "-t", "2s", "--form", form, *disorder)
     assert code == 0, told
     [matches] = re.findall(r"PASSED: ([\d,]+) of", told)
     dead, poison = re.search(r"(\d+) of (\d+) broken messages", told).groups()
