@@ -61,15 +61,25 @@ class SequenceMatcher:
         references of the negatives.
         """
         for j, order in enumerate(self._pattern.deletes):
+            alone = self._alone(order, self._pattern.probes[j])
             for rows in self._complete(order, self._seeds(order), lambda _: View.OLD, View.OLD, False):
                 dead = np.zeros(len(rows), bool)
-                for earlier in range(j + 1):
+                for earlier in range(j if alone else j + 1):
                     self._mark(
                         rows, self._pattern.probes[earlier], View.NEW, dead, order.seed if earlier == j else None
                     )
                 if not every(dead):
                     left = rows.take(~dead)
                     yield left.unbind(order.seed), left.ref(order.seed)
+
+    def _alone(self, order: JoinOrder, probe: Probe) -> bool:
+        """Whether no two new negatives have one key, so that none of them kills what another one does: as it is in most
+        small batches.
+        """
+        if not probe.step.carried or not probe.step.links:
+            return False
+        keys = np.sort(self._store(order.selection).staged.keys)
+        return every(keys[1:] != keys[:-1])
 
     def around(self, order: JoinOrder, refs: I64, ts: I64, hashes: U64) -> Iterator[Rows]:
         """What events that are not in the stores would complete (as a positive), or would kill (as a negative): the

@@ -142,6 +142,7 @@ class FixedColumn:
     def __init__(self, kind: pa.DataType) -> None:
         self.type = kind
         self._bool = pa.types.is_boolean(kind)
+        self.integers = pa.types.is_integer(kind)
         width = 1 if self._bool else kind.bit_width // 8
         self.values = Buffer(np.dtype(f"u{width}"))
         self._valid = _Validity()

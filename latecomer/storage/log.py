@@ -325,7 +325,7 @@ class EventLog:
 
 def _plain_integers(column: Column) -> TypeGuard[FixedColumn]:
     """Whether values may be compared as they lie in memory."""
-    return isinstance(column, FixedColumn) and pa.types.is_integer(column.type) and column.no_nulls
+    return isinstance(column, FixedColumn) and column.integers and column.no_nulls
 
 
 def _plain_texts(column: Column) -> TypeGuard[BytesColumn]:
