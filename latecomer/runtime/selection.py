@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,13 @@ class Selection:
 
     @classmethod
     def of(cls, component: Component, key: tuple[str, ...]) -> Selection:
-        return cls(component.type, tuple(_nameless(f) for f in component.filter), key)
+        return _known(component.type, tuple(_nameless(f) for f in component.filter), key)
+
+
+@lru_cache(4_096)
+def _known(type: str, filter: tuple[Expr, ...], key: tuple[str, ...]) -> Selection:
+    """The selection, as one object, so that looking up its store need not compare expressions."""
+    return Selection(type, filter, key)
 
 
 def _nameless(expr: Any) -> Any:
