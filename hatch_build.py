@@ -28,7 +28,7 @@ def build(into: Path = FOLDER) -> Path:
             "_compiled",
             [str(SOURCE)],
             include_dirs=[numpy.get_include()],
-            extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-fno-strict-aliasing"],
+            extra_compile_args=[] if sys.platform == "win32" else ["-O3", "-g0", "-fno-strict-aliasing"],
         )
         distribution = Distribution({"name": "latecomer-kernels", "ext_modules": [extension]})
         command = distribution.get_command_obj("build_ext")

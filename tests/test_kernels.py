@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -273,3 +274,18 @@ def test_sets_of_numbers_are_asked_alike(values, base):
         assert same("ranks", *own, numbers).tolist() == list(range(len(numbers)))
         with pytest.raises(IndexError):
             NATIVE.ranks(*own, numbers + 10**6)
+
+
+@pytest.mark.parametrize("module", ["test_oracle.py", "test_levels.py"])
+def test_the_engine_keeps_its_promises_with_the_other_kernels(module):
+    """The core properties once more, with the kernels that this run does not use."""
+    other = "numpy" if kernels.COMPILED else "compiled"
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/{module}"],
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, kernels.SWITCH: other},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-4_000:]
