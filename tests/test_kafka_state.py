@@ -107,6 +107,26 @@ def test_more_than_may_wait_waits(tmp_path, gate, monkeypatch):
     shelf.close()
 
 
+def test_versions_of_many_who_died_push_out_nothing_that_is_named(tmp_path):
+    given = loads(SMALL.replace("/nowhere", str(tmp_path / "state")))
+    keeper = StateKeeper(given)
+    named = keeper.save(keeper.fresh("in-0"), {"n": 0})
+    for _ in range(12):
+        runtime, note = StateKeeper(given).load("in-0", named)
+        assert note["n"] == 0
+        other = StateKeeper(given)
+        runtime, _ = other.load("in-0", named)
+        other.save(runtime, {"n": 1})  # and dies
+    last = StateKeeper(given)
+    runtime, _ = last.load("in-0", named)
+    following = last.save(runtime, {"n": 2})
+    last.settle("in-0", following)
+    for _ in range(2):
+        following = last.save(runtime, {"n": 3})
+    (life,) = (tmp_path / "state" / "in-0").iterdir()
+    assert len(StateFolder(life).versions()) == 4  # and not for ever
+
+
 def batch(rng, given, start, count):
     rows = [
         {

@@ -71,6 +71,10 @@ class WrittenBeside:
         version, or anything that was handed over before, cannot be written."""
         return self._thread.submit(self._commit, number, frozen, list(slots), dict(note))
 
+    def keep(self, versions: int) -> None:
+        """How many versions stay when the next one is written."""
+        self._folder.keep = versions
+
     def close(self) -> None:
         """Write what was handed over, whatever becomes of it, and end the thread."""
         self._thread.shutdown()

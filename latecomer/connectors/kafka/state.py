@@ -8,7 +8,8 @@ state is, and goes on; a commit names the version once it is there.
 
 A process that has lost its partition may not know it yet and go on to write. It can do no harm: versions are numbered
 above all that the folder holds, so they replace none; whoever opens a folder shuts the former writer out; and the last
-few versions stay, while a process writes at most one before it learns that its commit is refused. A task that begins
+few versions stay (none of those that were written after it pushes out the one that an offset names), while a process writes
+at most one before it learns that its commit is refused. A task that begins
 without a committed offset gets a folder of its own, since what an earlier attempt has left there is of no use.
 
 ::
@@ -117,6 +118,8 @@ class StateKeeper:
         folder.residue(folder.read(int(number)))  # a state that cannot be read is left to its writer
         folder.claim()
         found = folder.read(int(number))
+        # What processes have written that died before any offset named it does not push out what is named.
+        folder.keep = KEPT + sum(other > int(number) for other in folder.versions())
         if found.note.get("word") != word:
             raise StateError(
                 f"the committed offset of {task} names the state {name!r}, and {self.uri!r} has another one of that "
@@ -140,7 +143,9 @@ class StateKeeper:
             shelf.close()
 
     def settle(self, task: str, name: str) -> None:
-        """The first version of a life has been committed: remove what other attempts to begin have left."""
+        """A version has been committed; of the first of a life, remove what other attempts to begin have left."""
+        if task in self._shelves:
+            self._shelves[task].keep(KEPT)
         life, _, version = name.partition("/")
         if not version.startswith("1-"):
             return
