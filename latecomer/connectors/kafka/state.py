@@ -8,9 +8,10 @@ state is, and goes on; a commit names the version once it is there.
 
 A process that has lost its partition may not know it yet and go on to write. It can do no harm: versions are numbered
 above all that the folder holds, so they replace none; whoever opens a folder shuts the former writer out; and the last
-few versions stay (none of those that were written after it pushes out the one that an offset names), while a process writes
-at most one before it learns that its commit is refused. A task that begins
-without a committed offset gets a folder of its own, since what an earlier attempt has left there is of no use.
+few versions stay, while a process writes at most one before it learns that its commit is refused. What was written
+after the version that an offset names does not push that out, however many processes die before they name theirs. A
+task that begins without a committed offset gets a folder of its own, since what an earlier attempt has left there is of
+no use.
 
 ::
 
