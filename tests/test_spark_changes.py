@@ -15,7 +15,7 @@ from latecomer.connectors import spark as spark_module
 from latecomer.connectors.spark import PatternSink
 from latecomer.connectors.spark_detect import Heard
 from latecomer.connectors.spark_keys import buckets_of, in_use
-from latecomer.connectors.spark_stream import detect
+from latecomer.connectors.spark_stream import OneBucket, _Asked, detect
 from latecomer.connectors.versions import VersionStore
 from tests import oracle, sinks_kit, spark_fixture, spark_job
 from tests.test_spark import STREAM, Collect, Files, cut, embedded, frame, net, queries, rows_of, stream
@@ -224,31 +224,55 @@ def rocks(spark):
 def test_detect_goes_on_with_other_queries_and_refuses_what_does_not_fit(rocks, tmp_path):
     events = stream(seed=33)
     pieces = cut(events, 3)
-    asked = queries()
-    first, then = asked[:5], asked[3:]
+    asked = queries()[2:7]  # of two texts, at three levels
+    first, then = asked[:4], asked[2:]
     files, told = Files(tmp_path / "in"), []
     for some, of in ((pieces[:1], first), (pieces[1:], then)):
         files.add(*some)
         told += collected(detect(files.read(rocks), STREAM, of, buckets=2), tmp_path / "checkpoint")
     changes = pa.concat_tables([rows for _, rows in told], promote_options="permissive")
-    runtime, added = lc.Runtime(STREAM, asked[3:5]), lc.Runtime(STREAM, asked[5:])
+    runtime, added = lc.Runtime(STREAM, asked[2:4]), lc.Runtime(STREAM, asked[4:])
     outputs = [runtime.process(pieces[0]).changes]
     added.process(pieces[0].slice(0, 0))
     added.observe(runtime.clock)
     outputs += [one.process(piece).changes for piece in pieces[1:] for one in (runtime, added)]
     expected = net(pa.concat_tables(outputs, promote_options="permissive"))
     stayed = {q.name for q in then}
+    assert {row for row in net(changes) if row[0] in stayed} == expected
     assert {name for name, _ in expected} == stayed
     files.add(pieces[2])
+    changed = [lc.Query(asked[2].text.replace("15", "16"), name=asked[2].name), *then[1:]]
+    with pytest.raises(Exception, match=f"made with queries '{asked[2].name}'"):
+        collected(detect(files.read(rocks), STREAM, changed, buckets=2), tmp_path / "checkpoint")
+
+
+def test_the_state_of_detect_knows_what_it_was_made_with():
+    asked, piece = queries()[:2], stream(50)
     moved = lc.Stream(type="kind", ts="place", id="id", unit="s", punctuation="PUNCT")
-    changed = [lc.Query(asked[3].text.replace("20", "21"), name=asked[3].name), *then[1:]]
-    for stream_, queries_, says in (
-        (moved, then, "stream 'ts' \"at\", and now stream 'ts' is \"place\""),
-        (STREAM, changed, f"made with queries '{asked[3].name}'"),
+
+    def bucket(stream_, queries_, **options):
+        given = {"buckets": 2, "key": None, "arrival": None, "step": None, "default": 32} | options
+        made = _Asked(stream_, queries_, **given)
+        runtime = lc.Runtime(stream_, queries_)
+        runtime.process(piece.slice(0, 0))
+        return OneBucket(
+            fresh=runtime.snapshot(),
+            settings=made._settings(made.queries),
+            schema=piece.schema,
+            stream=stream_,
+            arrival=None,
+            step=None,
+            finish=False,
+        )
+
+    state = bucket(STREAM, asked).go_on(None, None, None)[1]
+    assert bucket(STREAM, asked[:1]).go_on(state, None, None)[0] == []
+    for stream_, options, says in (
+        (moved, {}, "stream 'ts' \"at\", and now stream 'ts' is \"place\""),
+        (STREAM, {"buckets": 3}, "buckets 2, and now buckets is 3"),
     ):
-        with pytest.raises(Exception, match=says):
-            collected(detect(files.read(rocks), stream_, queries_, buckets=2), tmp_path / "checkpoint")
-    assert {row for row in net(changes) if row[0] in stayed} == expected
+        with pytest.raises(lc.StateError, match=f"the state in this checkpoint was made with {says}"):
+            bucket(stream_, asked, **options).go_on(state, None, None)
 
 
 def test_memory_bounds_what_a_task_holds(spark, tmp_path):
