@@ -135,6 +135,8 @@ class Live:
         with self._lock:
             self._begin(now)
             clock = explain.get("clock")
+            if self._batch is not None:  # it changed nothing, so nothing was answered
+                self._settle(clock)
             self._unit = explain.get("unit") or self._unit
             self._timestamps = bool(explain.get("timestamps")) or self._timestamps
             if clock is not None:
