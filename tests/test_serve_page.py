@@ -184,7 +184,7 @@ def test_text_from_outside_stays_text(page, served):  # noqa: F811
     for list_ in ("deads", "backs", "lates", "sources"):
         wait_for(page, f"document.querySelectorAll('#{list_} li').length > 0")
     for place in ("#backs", "#lates", "#deads", "#sources", "#queries", ".clause", "#types", "#name"):
-        assert "<script>" in page.locator(place).first.text_content(), place
+        wait_for(page, f"document.querySelector('{place}').textContent.includes('<script>')")
     box = page.locator("#arrivals").bounding_box()
     for across in range(int(box["width"]) - 60, 0, -4):
         page.mouse.move(box["x"] + across, box["y"] + 26)
