@@ -69,8 +69,11 @@ chromium:
 .venv/.python:
 	@scripts/venv.sh "$(PYTHON)"
 
-.venv/.demo: .venv/.python pyproject.toml constraints.txt
+# What the compiled kernels are made of: an install builds them.
+KERNELS := hatch_build.py $(wildcard latecomer/storage/native/*)
+
+.venv/.demo: .venv/.python pyproject.toml constraints.txt $(KERNELS)
 	@scripts/install.sh demo
 
-.venv/.test: .venv/.python pyproject.toml constraints.txt
+.venv/.test: .venv/.python pyproject.toml constraints.txt $(KERNELS)
 	@scripts/install.sh test

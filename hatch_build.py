@@ -7,6 +7,7 @@ Rule: installing never fails for want of a compiler. Without one the wheel is pu
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import sysconfig
 import tempfile
@@ -32,11 +33,14 @@ def build(into: Path = FOLDER) -> Path:
         )
         distribution = Distribution({"name": "latecomer-kernels", "ext_modules": [extension]})
         command = distribution.get_command_obj("build_ext")
-        command.build_lib, command.build_temp = str(into), scratch
+        command.build_lib = command.build_temp = scratch
         command.force = 1  # the headers count too
         command.ensure_finalized()
         command.run()
-    return into / f"_compiled{sysconfig.get_config_var('EXT_SUFFIX')}"
+        name = f"_compiled{sysconfig.get_config_var('EXT_SUFFIX')}"
+        # In one step, by another name first: processes may run what is there.
+        built = shutil.copy2(Path(scratch) / name, into / f"{name}.new")
+    return Path(built).replace(into / name)
 
 
 try:

@@ -117,8 +117,9 @@ def _slowest(engine: Engine, lane: AnyLane, kind: str) -> Any:
     else:
         return None
     active = [number for number in range(len(own)) if not time.idle(number)]
-    if not active or max(own[number] for number in active) == BEGINNING:
-        return None  # nobody has said anything, so nobody is behind the others
+    reached = {own[number] for number in active}
+    if not reached or max(reached) == BEGINNING or (len(active) > 1 and len(reached) == 1):
+        return None  # nobody has said anything, or all the same, so nobody is behind the others
     return time.sources[min(active, key=own.__getitem__)]
 
 
