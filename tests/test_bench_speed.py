@@ -248,7 +248,7 @@ def test_adversarial_cases_end(monkeypatch: pytest.MonkeyPatch) -> None:
         kind = np.repeat(np.arange(3), 10)
         events = adversarial._events(30, 1, np.arange(30), kind)
         adversarial.replay(Shape("three", ("A", "B", "C")), events, count=7)
-    monkeypatch.setattr(adversarial, "SECONDS", 0.01)
+    monkeypatch.setattr(adversarial, "WAIT", 0.01)
     monkeypatch.setattr(adversarial, "CASES", {"hot": adversarial.CASES["hot"]})
     with pytest.raises(Disqualified, match="hot: ended after"):
         adversarial.run(quick=True, say=lambda _: None)
