@@ -213,6 +213,10 @@ def test_the_small_file_has_sensible_defaults():
     assert (pipeline.operation.host, pipeline.operation.port) == ("127.0.0.1", None)
 
 
+def test_one_file_serves_both_commands():
+    assert loads(SMALL + "[serve]\nport = 8400\n").inputs == loads(SMALL).inputs
+
+
 # what is wrong
 
 

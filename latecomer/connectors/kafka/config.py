@@ -74,6 +74,7 @@ class Pipeline(Table):
         columns_written: ``[columns]``: the attributes of events and their types.
         inputs, query_options, output, state, limits, operation, repartition, stream_options, kafka, schema_registry:
             the tables of the file.
+        serve: ``[serve]``, which means something to ``latecomer serve`` only, and is checked there.
     """
 
     name: Name
@@ -92,6 +93,7 @@ class Pipeline(Table):
     limits: Limits = Limits()
     operation: Operation = Operation()
     repartition: Repartition | None = None
+    serve: Any = None
 
     _folder: Path = PrivateAttr(Path())
 
