@@ -182,7 +182,7 @@ class Broker:
                 self._configure()
             if not (self.folder / "data" / "meta.properties").exists():
                 cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-                form = ["format", "-t", cluster, "-c", str(self._properties)]
+                form = ["format", f"--cluster-id={cluster}", "-c", str(self._properties)]  # it may begin with "-"
                 for name, word in self._users.items() if self._tls is not None else ():
                     form += ["--add-scram", f"SCRAM-SHA-512=[name={name},password={word}]"]
                 self._run(jars, "kafka.tools.StorageTool", *form)
