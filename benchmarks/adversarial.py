@@ -153,7 +153,7 @@ def alone(name: str, quick: bool) -> dict[str, Any]:
     if done.returncode == 0 and lines:
         return {**row, "outcome": "right", "fine": True, **json.loads(lines[-1])}
     problem = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
-    refused = done.returncode == 1 and ("MemoryError" in problem or "LatecomerError" in problem)
+    refused = done.returncode == 1 and ("MemoryError" in problem or problem.startswith("latecomer.errors."))
     return {**row, "outcome": problem[:200], "fine": refused and name in MAY_FAIL, "code": done.returncode}
 
 
