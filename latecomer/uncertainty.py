@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, erf, inf, sqrt
+from math import ceil, erf, frexp, inf, sqrt
 from typing import Any, Protocol
 
 import numpy as np
@@ -89,7 +89,8 @@ class Histogram(Shape):
     parts: tuple[float, ...]
 
     def cumulative(self, x: F64) -> F64:
-        sums = np.append(0.0, np.cumsum(self.parts))
+        parts = np.ldexp(self.parts, -frexp(max(self.parts))[1])  # exact, and their sum cannot overflow
+        sums = np.append(0.0, np.cumsum(parts))
         return np.asarray(np.interp(x * len(self.parts), np.arange(len(sums)), sums / sums[-1]))
 
 

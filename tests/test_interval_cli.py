@@ -57,6 +57,18 @@ def test_run_reads_uncertain_times(options, chance, table, tmp_path):
     assert got[0] == pytest.approx(chance) if chance is not None else 6 / 9 < got[0] < 1
 
 
+@pytest.mark.parametrize(
+    ("strategy", "options"), [("skip-till-any-match", ("--uncertainty", "1 s")), ("skip-till-next-match", ())]
+)
+def test_check_refuses_what_run_refuses(strategy, options):
+    query = f"PATTERN SEQ(A a, !B b, C c) WITHIN 10 s STRATEGY {strategy} CONSISTENCY "
+    level = "aggressive(max_delay = 1 min, {})".format
+    refused = call("check", query + level("retractions = 0.1"), "--unit", "s", *options)
+    assert refused.exit_code == 2
+    assert "an answer may be corrected many times: use patience=" in " ".join(refused.output.split())
+    assert call("check", query + level("patience = 2 s"), "--unit", "s", *options).exit_code == 0
+
+
 def test_run_reads_weights(tmp_path):
     rows = {"id": ["a", "b"], "type": ["A", "B"], "lo": [1, 1], "hi": [2, 4], "w": [[1, 2], [1, 2, 4, 9]]}
     pq.write_table(pa.table(rows), tmp_path / "events.parquet")

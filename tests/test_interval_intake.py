@@ -277,6 +277,11 @@ def test_what_distributions_mean(given, units, weights):
     assert shape_of(given).weights(units).tolist() == pytest.approx(weights, abs=1e-15)
 
 
+def test_weights_of_a_histogram_may_be_of_any_size():
+    assert shape_of([1e308, 1e308]).weights(2).tolist() == [0.5, 0.5]
+    assert shape_of([5e-324, 1.5e-323]).weights(2).tolist() == [0.25, 0.75]
+
+
 def test_a_normal_distribution_is_cut():
     within = math.erf(3 / math.sqrt(2))
     weights = shape_of("normal").weights(6)

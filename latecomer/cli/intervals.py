@@ -14,7 +14,7 @@ from latecomer.consistency.levels import Aggressive, Conservative, KSlack
 from latecomer.consistency.policy import whole_units
 from latecomer.errors import options
 from latecomer.query.plan import Negation, Plan
-from latecomer.runtime.intervals.guards import guarded
+from latecomer.runtime.intervals.guards import check_level, guarded
 
 if TYPE_CHECKING:
     from latecomer.stream import Stream
@@ -39,6 +39,7 @@ class IntervalFacts:
     """Facts of one query; ``unit`` is None where it is not known."""
 
     def __init__(self, plan: Plan, unit: str | None, reach: Reach) -> None:
+        check_level(plan.level)
         self._plan, self._unit, self._longest = plan, unit, reach.longest
         self._negations = guarded(plan).negations  # with skip-till-next-match also of rivals
         self._exact = reach.longest == 0
@@ -56,10 +57,8 @@ class IntervalFacts:
                 return [f"until the clock {beyond} {end} + {slack_of(plan.level)}{self._intervals(1)}"]
             case Conservative() if self._negations:
                 return list(dict.fromkeys(map(self._proof, self._negations)))
-            case Aggressive(patience=patience, retractions=chosen) if self._negations and (
-                trailing or patience.amount or chosen is not None
-            ):
-                wait = " + the patience it chooses" if chosen is not None else f" + {patience}" * bool(patience.amount)
+            case Aggressive(patience=patience) if self._negations and (trailing or patience.amount):
+                wait = f" + {patience}" * bool(patience.amount)
                 moment = end if trailing else self._time("earliest", plan.positives[-1].var)
                 return [f"until the clock {beyond} {moment}{wait}"]
         return ["nothing: it leaves with its last event"]

@@ -15,10 +15,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from latecomer.consistency.levels import Aggressive, Level
+from latecomer.errors import ConfigError
 from latecomer.query.expressions import Attribute, Expr, variables
 from latecomer.query.plan import Component, Negation, Plan
 
 NEXT_MATCH = "skip-till-next-match"
+
+
+def check_level(level: Level | None) -> None:
+    """Refuse a level that cannot be kept where one answer may be revised many times (ConfigError)."""
+    if isinstance(level, Aggressive) and level.retractions is not None:
+        raise ConfigError(
+            f"{level}: retractions= counts answers that are taken back, and over intervals or with "
+            "skip-till-next-match an answer may be corrected many times: use patience="
+        )
 
 
 def guarded(plan: Plan) -> Plan:

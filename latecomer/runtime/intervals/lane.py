@@ -24,8 +24,8 @@ import numpy as np
 from latecomer.consistency.clock import BEGINNING, END
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack, Level
 from latecomer.consistency.policy import Policy
-from latecomer.errors import ConfigError
 from latecomer.runtime.intervals.chains import Chains
+from latecomer.runtime.intervals.guards import check_level
 from latecomer.runtime.intervals.matcher import IntervalMatcher, Revision
 from latecomer.runtime.intervals.pattern import IntervalPattern
 from latecomer.runtime.intervals.spans import SpanStore
@@ -137,11 +137,7 @@ class IntervalLane:
         timing = self._timing = LogTiming(log) if intervals is None else LogTiming(log, intervals.shapes)
         self._longest = 0 if intervals is None else intervals.longest
         level = patterns[0][1].plan.level
-        if isinstance(level, Aggressive) and level.retractions is not None:
-            raise ConfigError(
-                f"{level}: retractions= counts answers that are taken back, and over intervals or with "
-                "skip-till-next-match an answer may be corrected many times: use patience="
-            )
+        check_level(level)
         self.amends = level.on_late == "amend"
         self.clock = BEGINNING
         selections = sorted({s for _, pattern in patterns for s in pattern.selections()}, key=repr)
