@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from latecomer.connectors.kafka.config import Pipeline
-from latecomer.connectors.kafka.config_check import misfits
+from latecomer.connectors.kafka.config import Pipeline, checked, parsed, text_of
 from latecomer.connectors.kafka.config_clients import unavailable
-from latecomer.connectors.kafka.config_errors import Misfit, PipelineError, Problem, problems_of
-from latecomer.connectors.kafka.config_lines import Document, read
+from latecomer.connectors.kafka.config_errors import Misfit, Problem
+from latecomer.connectors.kafka.config_lines import Document
 from latecomer.connectors.kafka.config_parts import Input, Kafka, Output, Topic
 from latecomer.connectors.kafka.config_values import Bytes, Name, Names, Place, Seconds, Setting, Table
 from latecomer.errors import ConfigError
@@ -122,36 +120,19 @@ def load(path: str | os.PathLike[str]) -> Served:
 
     Raises PipelineError with all that is wrong in it, ConfigError when there is no such file.
     """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"there is no pipeline {str(path)!r}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"the pipeline {str(path)!r} is not UTF-8 text") from None
-    return loads(text, name=path.name, folder=path.parent)
+    return loads(text_of(path), name=Path(path).name, folder=Path(path).parent)
 
 
 def loads(text: str, *, name: str = "pipeline.toml", folder: str | os.PathLike[str] = ".") -> Served:
     """Like :func:`load`, of a text; ``folder`` is where files of queries are looked for."""
-    try:
-        document = read(text)
-    except tomllib.TOMLDecodeError as error:
-        problem = str(error).removesuffix(")").rpartition(" (at ")
-        line = str(problem[2]).removeprefix("line ").partition(",")[0]
-        at = int(line) if line.isdigit() else text.count("\n") + 1
-        raise PipelineError(name, [Problem(at, f"this is no TOML: {problem[0] or error}")]) from None
-    model: type[Served] = KafkaPipeline if "kafka" in document.values else HttpPipeline
-    try:
-        pipeline = model.model_validate(document.values)
-    except ValidationError as error:
-        raise PipelineError(name, problems_of(error.errors(), document, model)) from None
-    pipeline._folder = Path(folder)
-    found = [Problem(line, str(misfit)) for line, misfit in misfits(pipeline, document)]
-    found += [Problem(document.line(m.path), str(m)) for m in _own_misfits(pipeline, document)]
-    if found:
-        raise PipelineError(name, found)
-    return pipeline
+    document = parsed(text, name)
+    if "kafka" in document.values:
+        return checked(KafkaPipeline, document, name, folder, _own_problems)
+    return checked(HttpPipeline, document, name, folder, _own_problems)
+
+
+def _own_problems(pipeline: Served, document: Document) -> list[Problem]:
+    return [Problem(document.line(misfit.path), str(misfit)) for misfit in _own_misfits(pipeline, document)]
 
 
 def _own_misfits(pipeline: Served, document: Document) -> Iterator[Misfit]:

@@ -14,10 +14,10 @@ import logging
 import os
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import pyarrow as pa
 from pydantic import Field, PrivateAttr, ValidationError
@@ -25,7 +25,7 @@ from pydantic import Field, PrivateAttr, ValidationError
 from latecomer.connectors.kafka.config_check import misfits
 from latecomer.connectors.kafka.config_clients import common_properties, revealed, settings_of
 from latecomer.connectors.kafka.config_errors import PipelineError, Problem, problems_of
-from latecomer.connectors.kafka.config_lines import read
+from latecomer.connectors.kafka.config_lines import Document, read
 from latecomer.connectors.kafka.config_parts import (
     Input,
     Kafka,
@@ -245,6 +245,10 @@ class Pipeline(Table):
         yield ("state", "uri"), self.state.location
 
 
+#: A kind of pipeline.
+P = TypeVar("P", bound=Pipeline)
+
+
 def _by_source(option: Any) -> Any:
     """An option with None, which TOML cannot write, for all other sources."""
     return {None if k == "*" else k: v for k, v in option.items()} if isinstance(option, dict) else option
@@ -255,31 +259,50 @@ def load(path: str | os.PathLike[str]) -> Pipeline:
 
     Raises PipelineError with all that is wrong in it, ConfigError when there is no such file.
     """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"there is no pipeline {str(path)!r}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"the pipeline {str(path)!r} is not UTF-8 text") from None
-    return loads(text, name=path.name, folder=path.parent)
+    return loads(text_of(path), name=Path(path).name, folder=Path(path).parent)
 
 
 def loads(text: str, *, name: str = "pipeline.toml", folder: str | os.PathLike[str] = ".") -> Pipeline:
     """Like :func:`load`, of a text; ``folder`` is where files of queries are looked for."""
+    return checked(Pipeline, parsed(text, name), name, folder)
+
+
+def text_of(path: str | os.PathLike[str]) -> str:
+    """A file's text. Raises ConfigError when there is no such file, or it is none."""
     try:
-        document = read(text)
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"there is no pipeline {os.fspath(path)!r}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"the pipeline {os.fspath(path)!r} is not UTF-8 text") from None
+
+
+def parsed(text: str, name: str) -> Document:
+    """The values of a text, with their lines. Raises PipelineError when it is no TOML."""
+    try:
+        return read(text)
     except tomllib.TOMLDecodeError as error:
         problem = str(error).removesuffix(")").rpartition(" (at ")
         line = str(problem[2]).removeprefix("line ").partition(",")[0]
         at = int(line) if line.isdigit() else text.count("\n") + 1
         raise PipelineError(name, [Problem(at, f"this is no TOML: {problem[0] or error}")]) from None
+
+
+def checked(
+    model: type[P],
+    document: Document,
+    name: str,
+    folder: str | os.PathLike[str],
+    more: Callable[[P, Document], Iterable[Problem]] = lambda pipeline, document: (),
+) -> P:
+    """The pipeline that a document tells; ``more`` finds what else is wrong with it. Raises PipelineError."""
     try:
-        pipeline = Pipeline.model_validate(document.values)
+        pipeline = model.model_validate(document.values)
     except ValidationError as error:
-        raise PipelineError(name, problems_of(error.errors(), document, Pipeline)) from None
+        raise PipelineError(name, problems_of(error.errors(), document, model)) from None
     pipeline._folder = Path(folder)
     found = [Problem(line, str(misfit)) for line, misfit in misfits(pipeline, document)]
+    found += more(pipeline, document)
     if found:
         raise PipelineError(name, found)
     return pipeline
