@@ -69,6 +69,15 @@ def test_check_refuses_what_run_refuses(strategy, options):
     assert call("check", query + level("patience = 2 s"), "--unit", "s", *options).exit_code == 0
 
 
+def test_sources_that_are_numbers_are_named_as_text(tmp_path):
+    path = tmp_path / "numbers.csv"
+    path.write_text("id,type,ts,device\na,A,5,7\nb,B,6,8\n")
+    options = ("--source", "device", "--uncertainty", "7=1 s")
+    assert found(path, tmp_path, *options, "--column", "device=text") == [pytest.approx(2 / 3)]
+    refused = call("run", "-q", PAIR, "-i", path, "-o", tmp_path / "no.csv", "--unit", "s", "--id", "id", *options)
+    assert refused.exit_code and "name them by values of its type" in " ".join(refused.output.split())
+
+
 def test_run_reads_weights(tmp_path):
     rows = {"id": ["a", "b"], "type": ["A", "B"], "lo": [1, 1], "hi": [2, 4], "w": [[1, 2], [1, 2, 4, 9]]}
     pq.write_table(pa.table(rows), tmp_path / "events.parquet")

@@ -101,7 +101,9 @@ class IntervalReader:
         except (pa.ArrowException, TypeError, ValueError):
             named = ", ".join(map(repr, self.intervals.sources))
             holds = f"{self._stream.source!r} holds {column.type}"
-            raise ConfigError(f"uncertainty= or distribution= names the sources {named}, but {holds}") from None
+            raise ConfigError(
+                f"uncertainty= or distribution= names the sources {named}, but {holds}: name them by values of its type"
+            ) from None
         found: I64 = pc.index_in(column, value_set=sources, skip_nulls=True).fill_null(-1).to_numpy().astype(np.int64)
         return found + 1
 
