@@ -19,6 +19,7 @@ from latecomer.errors import StateError
 from latecomer.serve.config import load
 from latecomer.serve.inbox import Closed
 from latecomer.serve.journal import Journal, JournalFull
+from latecomer.serve.live import Live
 from latecomer.serve.log import Log
 from latecomer.serve.reading import BodyReader
 from latecomer.serve.service import Service
@@ -236,6 +237,33 @@ def test_a_full_disk_refuses_and_goes_on(tmp_path):
     life.die()
 
 
+def test_where_no_new_file_can_be_had_it_refuses_and_goes_on(tmp_path):
+    """As on a disk without free inodes: neither a version nor a record ends the service, and nothing is lost."""
+    life = Life(pipeline(tmp_path))
+    first, second = life.service.submit(lines(events(5)), "lines", "a"), None
+    life.service._take(life.service.inbox.take(0))
+    with pytest.MonkeyPatch.context() as patch:
+
+        def none(journal, first):
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(Journal, "_open", none)
+        life.service._save()
+        assert life.service._dirty and life.service.journal.nbytes > 0
+        patch.setattr(life.service.journal, "_segment", 1)
+        second = life.service.submit(lines(events(9)), "lines", "b")
+        life.service._turn()
+        with pytest.raises(JournalFull, match="No space left"):
+            second.result(0)
+    third = life.service.submit(lines(events(9)), "lines", "b")
+    life.service._turn()
+    assert first.result(0).accepted == 5 and third.result(0).accepted == 9 and not third.result(0).repeated
+    life.die()
+    life.open()
+    assert life.service._applied == life.service.journal.last
+    life.die()
+
+
 def test_a_damaged_journal_is_told(tmp_path):
     journal = Journal(tmp_path / "journal")
     for payload in (b"one" * 100, b"two" * 100, b"three" * 100):
@@ -330,6 +358,24 @@ def test_a_folder_has_one_process_and_one_pipeline(tmp_path):
         Life(other)
     again = Life(pipeline(tmp_path))  # the refusal has let the folder go
     again.die()
+
+
+def test_a_folder_that_cannot_be_had_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    for state, why in (("file", "something else is there"), ("file/in", "something else is there")):
+        with pytest.raises(StateError, match=f"{state}' cannot be written: {why}. Make it writable, or give another"):
+            Life(pipeline(tmp_path, state=state))
+
+
+def test_events_that_change_nothing_are_shown_at_once(tmp_path):
+    p = load(pipeline(tmp_path))
+    live = Live(p.queries, p.stream)
+    service = Service(p.stream, p.queries, BodyReader(p), Path(p.state.uri), live=live)
+    service.submit(lines([{**event, "type": "B"} for event in events(2)]), "lines")
+    service._take(service.inbox.take(0))
+    assert len(live.frame(0)["events"]) == 2  # without waiting for the next look
+    service.start()
+    service.stop()
 
 
 def test_a_request_counts_once_after_a_restart_too(tmp_path):

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import latecomer as lc
 from latecomer.errors import ConfigError
-from latecomer.serve import demo
+from latecomer.serve import demo, running
+from latecomer.serve.config import Serve
 from latecomer.serve.letters import DeadLetter
 from latecomer.serve.live import Live
 
@@ -530,14 +531,15 @@ def test_the_demo_gives_every_flight_once_in_order():
 
 
 def test_the_demo_refuses_what_makes_no_sense():
+    """Before it is served: nobody looks at a page on which nothing will ever happen."""
     import threading
 
-    stop = threading.Event()
     with pytest.raises(ConfigError, match="speed=0: a number above 0"):
-        demo.replay(lambda batch: None, speed=0, stop=stop)
-    with pytest.raises(ConfigError, match="start='soon': a date is needed"):
-        demo.replay(lambda batch: None, start="soon", stop=stop)
+        demo.reel(speed=0)
     with pytest.raises(ConfigError, match="the flights are between 2013-01-01"):
-        demo.replay(lambda batch: None, start="2014-05-01", stop=stop)
+        demo.reel(start="2014-05-01")
+    with pytest.raises(ConfigError, match="start='soon': a date is needed"):
+        running.run_demo(Serve(port=0), None, lambda address: pytest.fail("it is served"), speed=1.0, start="soon")
+    stop = threading.Event()
     stop.set()
-    demo.replay(lambda batch: pytest.fail("it was stopped"), stop=stop)
+    demo.play(iter([(pa.table({}), 0.0)]), lambda batch: pytest.fail("it was stopped"), stop)

@@ -17,6 +17,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -48,19 +49,21 @@ def setting() -> tuple[Stream, list[Query]]:
     return stream, [Query(TEXT, name=f"recovered-{type(level).__name__.lower()}", level=level) for level in LEVELS]
 
 
-def replay(
-    submit: Callable[[pa.Table], object], *, speed: float = 600.0, start: str | None = None, stop: threading.Event
-) -> None:
-    """Give the year to ``submit``, batch by batch in order of arrival, ``speed`` times as fast as it happened.
+def reel(*, speed: float = 600.0, start: str | None = None) -> Iterator[tuple[pa.Table, float]]:
+    """The year, ``speed`` times as fast as it happened: see :func:`beats`.
 
-    Returns at its end, or soon after ``stop`` is set. ``start``: where in the year to begin, like ``2013-03-08 12:00``
-    (UTC). Raises ConfigError for values that make no sense, MissingDependency where the data are not installed.
+    ``start``: where in the year to begin, like ``2013-03-08 12:00`` (UTC). Raises at once, not at the first batch:
+    ConfigError for values that make no sense, MissingDependency where the data are not installed.
     """
     if not 0 < speed < float("inf"):
         raise ConfigError(f"speed={speed!r}: a number above 0 is needed, like 600 for ten minutes in a second")
     begin = minute_of(start or START)
-    stream = named(arrivals(read()))
-    for batch, pause in beats(stream, begin, speed * BEAT / 60):
+    return beats(named(arrivals(read())), begin, speed * BEAT / 60)
+
+
+def play(film: Iterator[tuple[pa.Table, float]], submit: Callable[[pa.Table], object], stop: threading.Event) -> None:
+    """Give ``submit`` batch by batch, each at its time; returns at the end, or soon after ``stop`` is set."""
+    for batch, pause in film:
         if stop.wait(pause):
             return
         submit(batch)
@@ -97,6 +100,12 @@ def beats(stream: pa.Table, begin: int, step: float) -> Iterator[tuple[pa.Table,
     first, last = int(arrived[0]), int(arrived[-1])
     if not first <= begin <= last:
         raise ConfigError(f"start: the flights are between {_told(first)} and {_told(last)}")
+    return _beats(stream, arrived, begin, step)
+
+
+def _beats(
+    stream: pa.Table, arrived: npt.NDArray[np.int64], begin: int, step: float
+) -> Iterator[tuple[pa.Table, float]]:
     minutes = np.unique(arrived[arrived >= begin - BEFORE])
     row = int(np.searchsorted(arrived, begin - BEFORE))
     reached, behind = float(begin), 0.0

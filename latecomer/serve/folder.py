@@ -41,9 +41,17 @@ def opened(stream: Stream, queries: Sequence[Query], spill: Spill, memory: int |
 
 
 def locked(folder: Path) -> int:
-    """Keep the folder for this process; the lock goes when the process ends, however it does."""
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    """Keep the folder, made where there is none, for this process; the lock goes when the process ends, however
+    it does. Raises StateError for one that is in use or cannot be had."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as problem:
+        other = isinstance(problem, FileExistsError | NotADirectoryError)
+        told = "something else is there" if other else problem.strerror
+        raise StateError(
+            f"the state folder {str(folder)!r} cannot be written: {told}. Make it writable, or give another folder"
+        ) from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -116,10 +116,14 @@ class Journal:
         return os.open(self._path(first), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def _begin(self) -> None:
-        """A new file for the records that follow."""
+        """A new file for the records that follow; raises JournalFull, with all as it was, where none can be had."""
+        try:
+            file = self._open(self.last + 1)
+        except OSError as problem:
+            raise JournalFull(f"the journal {str(self._folder)!r} cannot be written: {problem.strerror}") from problem
         self.close()
         self._firsts.append(self.last + 1)
-        self._file = self._open(self.last + 1)
+        self._file = file
         self._sync_folder()
 
     def _drop(self, first: int) -> None:

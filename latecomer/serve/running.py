@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import tempfile
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from latecomer.connectors.metrics import Metrics
-from latecomer.errors import ConfigError, LatecomerError
+from latecomer.errors import ConfigError
 from latecomer.serve.config import HttpPipeline, KafkaPipeline, Serve, Served
 from latecomer.serve.inbox import Closed, Overloaded
 from latecomer.serve.live import Live
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     from latecomer.serve.backend import Backend
 
 log = logging.getLogger("latecomer.serve")
-#: Seconds after which a busy worker lets the HTTP side have its turn, which it needs several times for each request; by
-#: default they are ten times as many.
-SWITCH = 0.0005
 #: Told once connections are accepted: the address.
 Announce = Callable[[str], None]
 
@@ -55,8 +51,9 @@ def run(pipeline: Served, token: str | None, announce: Announce) -> None:
 
 def run_demo(options: Serve, token: str | None, announce: Announce, *, speed: float, start: str | None) -> None:
     """Serve the flights, as if they arrived now; nothing is kept."""
-    from latecomer.serve.demo import replay, setting
+    from latecomer.serve.demo import play, reel, setting
 
+    film = reel(speed=speed, start=start)
     stream, queries = setting()
     live = Live(queries, stream, name="flights")
     stop = threading.Event()
@@ -75,13 +72,7 @@ def run_demo(options: Serve, token: str | None, announce: Announce, *, speed: fl
                 except Closed:
                     stop.set()
 
-        def play() -> None:
-            try:
-                replay(submit, speed=speed, start=start, stop=stop)
-            except LatecomerError:
-                log.exception("the demo has ended")
-
-        player = threading.Thread(target=play, name="latecomer-demo", daemon=True)
+        player = threading.Thread(target=play, args=(film, submit, stop), name="latecomer-demo", daemon=True)
 
         def announced(address: str) -> None:
             announce(address)
@@ -138,7 +129,6 @@ def _serve(
     from latecomer.serve.server import IDLE_SECONDS, Protocol, Server, listen, more_files
 
     more_files()
-    sys.setswitchinterval(SWITCH)
     api = Api(backend, options, token, pipeline, metrics, name)
     try:
         listener = listen(options.host, options.port)

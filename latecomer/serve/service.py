@@ -57,6 +57,8 @@ KEYS = 10_000
 TOLD = 10
 #: Versions of the state that stay.
 KEPT = 3
+#: No changes, or no late events.
+NOTHING = pa.table({})
 
 
 class Service:
@@ -371,8 +373,12 @@ class Service:
             table = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="default")
             if self.live is not None:
                 self.live.arrived(table, time.time())
+            told = False
             for piece in self.runtime.stream_pieces(table):
                 self._emit(piece)
+                told = True
+            if self.live is not None and not told:  # it changed nothing; the page shows the events all the same
+                self.live.answered(NOTHING, NOTHING, time.time(), clock=self.runtime.clock)
         if letters:
             self.outcome.bury(letters, number)
             if self.live is not None:
@@ -423,11 +429,11 @@ class Service:
         note = {"journal": self._applied, "lines": self._lines, "finished": self.finished, "keys": keys}
         try:
             self.runtime.checkpoint(note | self.outcome.positions())
-        except StateError as problem:
+            self.journal.forget(self._applied)
+        except (StateError, JournalFull) as problem:
             # The journal still holds everything, so nothing is lost; it grows until a version can be written.
             log.warning(f"no version of the state could be written: {problem}")
             return
-        self.journal.forget(self._applied)
         self._dirty = False
         self.versions += 1
 
