@@ -237,6 +237,46 @@ def test_a_full_disk_refuses_and_goes_on(tmp_path):
     life.die()
 
 
+def test_where_what_came_out_finds_no_room_it_refuses_and_goes_on(tmp_path):
+    """The journal took the record and the logs have no room: rows wait under their positions, nothing more is taken."""
+    sent = events(300)
+    life = Life(pipeline(tmp_path))
+    changes, real = life.service.outcome.changes, life.service.outcome.changes._file
+
+    class Full:
+        room = 100
+
+        def write(self, data):
+            if not self.room:
+                raise OSError(28, "No space left on device")
+            written, self.room = real.write(data[: self.room]), 0
+            return written
+
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+    changes._file = Full()
+    first = life.service.submit(lines(sent[:200]), "lines")
+    life.service._turn()
+    assert first.result(0).accepted == 200 and changes.newest > 5 and not life.service.versions
+    assert real.tell() == changes.nbytes == 100
+    life.look()  # readers see them
+    refused = life.service.submit(lines(sent[200:]), "lines")
+    life.service._turn()
+    with pytest.raises(JournalFull, match="nothing more is taken in"):
+        refused.result(0)
+    changes._file = real
+    taken = life.service.submit(lines(sent[200:]), "lines")
+    life.service._turn()
+    assert taken.result(0).accepted == 100 and life.service.versions == 1
+    life.look()
+    life.die()
+    life.open()
+    life.check()
+    assert net([(n, json.loads(row)) for n, row in life.seen.items()]) == expected(life.pipeline, sent)
+    life.die()
+
+
 def test_where_no_new_file_can_be_had_it_refuses_and_goes_on(tmp_path):
     """As on a disk without free inodes: neither a version nor a record ends the service, and nothing is lost."""
     life = Life(pipeline(tmp_path))

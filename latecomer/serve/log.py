@@ -4,11 +4,13 @@ The rule: positions are 1, 2, 3 … and never change: what is processed once mor
 the same positions. So rows need not be safe before they are shown; :meth:`Log.sync` makes them safe before the state
 that no longer needs to make them again. Old rows go when a log has grown beyond what it may keep.
 
-The newest rows are in memory, all others in files of some megabytes, a line each, named by their first position.
+The newest rows are in memory, all others in files of some megabytes, a line each, named by their first position. What
+finds no room on the disk is *owed*: it has its position, and is written once there is room (:meth:`Log.settle`).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from bisect import bisect_right
 from collections import deque
@@ -20,6 +22,7 @@ from threading import Lock
 
 from latecomer.errors import StateError
 
+log = logging.getLogger("latecomer.serve")
 #: Rows and bytes of them that are in memory.
 RECENT, RECENT_BYTES = 20_000, 16 << 20
 #: Size of a file.
@@ -38,6 +41,7 @@ class Log:
         self._lock = Lock()
         self._recent: deque[bytes] = deque()
         self._recent_bytes = 0
+        self._owed = b""
         folder.mkdir(parents=True, exist_ok=True)
         self._firsts = sorted(int(path.stem) for path in folder.glob("*.jsonl"))
         while self._firsts and self._firsts[-1] > position:
@@ -50,7 +54,7 @@ class Log:
             )
         if not self._firsts:
             self._firsts = [position + 1]
-        self._file = self._path(self._firsts[-1]).open("ab")
+        self._file = self._path(self._firsts[-1]).open("ab", buffering=0)
         self._sizes = {first: self._path(first).stat().st_size for first in self._firsts}
 
     @property
@@ -78,18 +82,30 @@ class Log:
         """Add rows; a row is a line without its end."""
         if not rows:
             return
-        if self._sizes[self._firsts[-1]] >= SEGMENT:
+        if self._sizes[self._firsts[-1]] >= SEGMENT and not self._owed:
             self._begin()
-        written = b"\n".join(rows) + b"\n"
-        self._file.write(written)
-        self._file.flush()
+        added = b"\n".join(rows) + b"\n"
+        self._owed += added
+        self.settle()
         with self._lock:
-            self._sizes[self._firsts[-1]] += len(written)
             self._recent.extend(rows)
-            self._recent_bytes += len(written)
+            self._recent_bytes += len(added)
             self.newest += len(rows)
             while len(self._recent) > RECENT or (self._recent_bytes > RECENT_BYTES and len(self._recent) > 1):
                 self._recent_bytes -= len(self._recent.popleft()) + 1
+
+    def settle(self) -> bool:
+        """Write what is owed; returns whether there was room for all of it."""
+        while self._owed:
+            try:
+                written = self._file.write(self._owed)
+            except OSError as problem:
+                log.warning(f"the log {str(self._folder)!r} cannot be written: {problem.strerror}")
+                return False
+            with self._lock:
+                self._sizes[self._firsts[-1]] += written
+            self._owed = self._owed[written:]
+        return True
 
     def recent(self, after: int, limit: int) -> list[bytes] | None:
         """Up to ``limit`` rows behind a position; None where they are no longer in memory."""
@@ -123,7 +139,9 @@ class Log:
             yield from _lines(self._path(first))
 
     def sync(self) -> None:
-        """Make all rows safe, and let old ones go."""
+        """Make all rows safe, and let old ones go; raises StateError where the disk has no room for them."""
+        if not self.settle():
+            raise StateError(f"rows of the log {str(self._folder)!r} cannot be written")
         os.fsync(self._file.fileno())
         while self.nbytes > self._keep and len(self._firsts) > 1:
             with self._lock:
@@ -138,12 +156,17 @@ class Log:
         return self._folder / f"{first:016d}.jsonl"
 
     def _begin(self) -> None:
+        """A new file for the rows that follow; where none can be had, the last one grows on."""
+        try:
+            file = self._path(self.newest + 1).open("ab", buffering=0)
+        except OSError:
+            return
         os.fsync(self._file.fileno())
         self._file.close()
         with self._lock:
             self._firsts.append(self.newest + 1)
             self._sizes[self.newest + 1] = 0
-        self._file = self._path(self._firsts[-1]).open("ab")
+        self._file = file
 
     def _cut(self, position: int) -> int:
         """Cut off the rows behind a position; returns the position of the last row."""

@@ -95,8 +95,12 @@ class Outcome:
         plain = [{"request": request, **letter.plain()} for letter in letters]
         self.dead.append(_numbered(plain, self.dead.newest))
 
+    def settle(self) -> bool:
+        """Write what found no room on the disk; returns whether there is room for it now."""
+        return all(log.settle() for log in self.logs)
+
     def sync(self) -> None:
-        """Make all rows safe."""
+        """Make all rows safe; raises StateError where the disk has no room for them."""
         for log in self.logs:
             log.sync()
 

@@ -332,6 +332,8 @@ class Service:
             self._told_at = time.monotonic()
         record = Record(at, now, parts)
         try:
+            if not self.outcome.settle():  # else ever more rows would wait in memory for room on the disk
+                raise JournalFull("what came out cannot be written, so nothing more is taken in")
             number = self.journal.append(record.packed())
         except JournalFull as problem:
             log.warning(str(problem))
@@ -424,10 +426,10 @@ class Service:
         self._saved_at = time.monotonic()
         if not self._dirty:
             return
-        self.outcome.sync()
         keys = [[key, *counts] for key, counts in self._keys.items()]
         note = {"journal": self._applied, "lines": self._lines, "finished": self.finished, "keys": keys}
         try:
+            self.outcome.sync()
             self.runtime.checkpoint(note | self.outcome.positions())
             self.journal.forget(self._applied)
         except (StateError, JournalFull) as problem:
