@@ -369,6 +369,7 @@ class Member:
         self.process.wait()
 
     def stop(self):
-        """Ask it to end, and see that it does so in order."""
+        """Ask it to end, once it can hear that, and see that it does so in order."""
+        self.wait_for("\n")
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(30) == 0, self.said()

@@ -60,6 +60,7 @@ def test_repartition(kafka, tmp_path, partitions):
             time.sleep(0.1)
             member.kill()
     with Member(scenario) as member:
+        member.wait_for("opened", times=partitions)  # all may have been done before
         scenario.drain(members=[member])
         scenario.drain_internal(internal, partitions, member)
         member.stop()
