@@ -37,18 +37,19 @@ text = "PATTERN SEQ(A a, !B b, C c) WHERE [k] AND c.x >= a.x WITHIN 10 minutes R
 uri = "{state}"
 interval = "{interval}"
 [limits]
-max_message = 2000
+max_message = {most}
 [serve]
 {serve}
 """
 MINUTE = 60_000
 
 
-def pipeline(folder, *, top="", input="", serve="", interval="300 ms", state="state"):
+def pipeline(folder, *, top="", input="", serve="", interval="300 ms", state="state", most=2_000):
     """A pipeline's file in a folder, with a state folder beside it."""
     file = folder / "served.toml"
     file.write_text(
-        PIPELINE.format(top=top, input=input, serve=serve, interval=interval, state=folder / state), encoding="utf-8"
+        PIPELINE.format(top=top, input=input, serve=serve, interval=interval, state=folder / state, most=most),
+        encoding="utf-8",
     )
     return file
 

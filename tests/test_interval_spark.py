@@ -1,5 +1,6 @@
 """Interval streams on a real local Spark: buckets find what one runtime finds, with the same confidences."""
 
+import os
 import random
 
 import pyarrow as pa
@@ -82,6 +83,7 @@ def test_buckets_find_what_one_runtime_finds(spark, tmp_path, stream):
     for i in range(3):
         size = -(-table.num_rows // 3)
         pq.write_table(table.slice(i * size, size), tmp_path / "in" / f"{i}.parquet")
+        os.utime(tmp_path / "in" / f"{i}.parquet", (i, i))  # Spark reads files in the order of their times
     seen, database = [], tmp_path / "found.duckdb"
     sink = PatternSink(
         stream,

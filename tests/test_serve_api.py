@@ -51,7 +51,8 @@ def plain(value):
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     folder = tmp_path_factory.mktemp("api")
-    file = pipeline(folder, serve="rate = 100000", input='fields = { n = "deep.n" }')
+    # How long an event may be is a setting, which the description does not tell.
+    file = pipeline(folder, serve="rate = 100000", input='fields = { n = "deep.n" }', most=1 << 20)
     with serving(file, log=folder / "log", env={"LATECOMER_TOKEN": TOKEN}) as server:
         yield server
 
