@@ -29,6 +29,7 @@
 #include "hashes.h"
 #include "ids.h"
 #include "payload.h"
+#include "source.h"
 #include "runs.h"
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}

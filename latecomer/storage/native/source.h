@@ -1,0 +1,318 @@
+/* Source: where the events of one view of a store are found, by key and time range.
+ *
+ * A Walk goes through the events of one key from one time to another, a stretch of memory at a time; whoever joins asks
+ * nothing else of a source but walks and nearest events.
+ */
+
+/* The first place from which on codes are not below `code`, sought from `hint` on in either direction. */
+static inline npy_intp seek(const uint64_t *codes, npy_intp n, uint64_t code, npy_intp hint)
+{
+    npy_intp low, high, step = 1;
+    if (hint < n && codes[hint] < code) {
+        low = high = hint + 1;
+        while (high < n && codes[high] < code) {
+            low = high + 1;
+            high = low + step;
+            step <<= 1;
+        }
+        if (high > n)
+            high = n;
+    } else {
+        low = high = hint;
+        while (low > 0 && codes[low - 1] >= code) {
+            high = low - 1;
+            low = high > step ? high - step : 0;
+            step <<= 1;
+        }
+    }
+    while (low < high) {
+        npy_intp middle = low + (high - low) / 2;
+        if (codes[middle] < code)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+typedef struct {
+    int64_t slice, base;
+    const uint64_t *codes;
+    const int64_t *refs;
+    npy_intp n, begin, end; /* begin, end: where the last one was found, the next one is likely near */
+} Run;
+
+typedef struct {
+    Run *runs; /* ascending by slice */
+    Py_ssize_t count;
+    int64_t bits, mask;
+} Source;
+
+typedef struct {
+    uint64_t key;
+    int64_t lo, hi;
+    Py_ssize_t run; /* where to look next */
+    const uint64_t *codes; /* the stretch: events from `at` up to `stop`; see event() */
+    const int64_t *refs;
+    int64_t base;
+    uint64_t mask;
+    npy_intp at, stop;
+} Walk;
+
+static void source_done(Source *source)
+{
+    free(source->runs);
+    source->runs = NULL;
+}
+
+/* The source of a list of (slice, codes, refs), ascending by slice; the caller keeps the list. 0: not usable, with an
+ * exception. */
+static int source_of(PyObject *given, int64_t bits, Source *source)
+{
+    source->runs = NULL;
+    source->bits = bits;
+    if (bits < 1 || bits > 62 || !PyList_Check(given)) {
+        PyErr_SetString(PyExc_TypeError, "a list of runs is needed, of slices of 2 to 2**62 units");
+        return 0;
+    }
+    source->mask = (INT64_C(1) << bits) - 1;
+    source->count = PyList_GET_SIZE(given);
+    Run *runs = source->runs = malloc((source->count + 1) * sizeof *runs);
+    if (runs == NULL) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < source->count; i++) {
+        PyObject *item = PyList_GET_ITEM(given, i);
+        int usable = PyTuple_Check(item) && PyTuple_GET_SIZE(item) == 3;
+        PyArrayObject *own[2] = {0};
+        for (int side = 0; usable && side < 2; side++) {
+            own[side] = (PyArrayObject *)PyTuple_GET_ITEM(item, side + 1);
+            usable = PyArray_Check(own[side]) && PyArray_NDIM(own[side]) == 1 && PyArray_ITEMSIZE(own[side]) == 8 &&
+                     PyArray_IS_C_CONTIGUOUS(own[side]);
+        }
+        usable = usable && PyArray_DIM(own[0], 0) == PyArray_DIM(own[1], 0) &&
+                 integer(PyTuple_GET_ITEM(item, 0), &runs[i].slice) && (i == 0 || runs[i - 1].slice <= runs[i].slice);
+        if (!usable) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_TypeError, "a run is (slice, codes, refs), ascending by slice");
+            source_done(source);
+            return 0;
+        }
+        runs[i].base = (int64_t)((uint64_t)runs[i].slice << bits);
+        runs[i].codes = PyArray_DATA(own[0]);
+        runs[i].refs = PyArray_DATA(own[1]);
+        runs[i].n = PyArray_DIM(own[0], 0);
+        runs[i].begin = runs[i].end = 0;
+    }
+    return 1;
+}
+
+/* The first run of a slice that is not below `slice`. */
+static inline Py_ssize_t first_run(const Source *source, int64_t slice)
+{
+    Py_ssize_t low = 0, high = source->count;
+    while (low < high) {
+        Py_ssize_t middle = low + (high - low) / 2;
+        if (source->runs[middle].slice < slice)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The codes of a key in a run's slice, from `lo` to `hi`: those from `begin` on and below `end`. */
+static inline void codes_between(const Run *run, uint64_t key, int64_t lo, int64_t hi, int64_t mask, uint64_t *begin,
+                                 uint64_t *end)
+{
+    int64_t from = lo <= run->base ? 0 : lo - run->base, to = hi - run->base >= mask ? mask : hi - run->base;
+    *begin = key + (uint64_t)from;
+    *end = key + (uint64_t)to + 1;
+}
+
+/* Begin to walk through the events of `key` with lo <= time <= hi, in no order. */
+static inline void walk(const Source *source, uint64_t key, int64_t lo, int64_t hi, Walk *walk)
+{
+    walk->key = key;
+    walk->lo = lo;
+    walk->hi = hi;
+    walk->at = walk->stop = 0;
+    walk->run = lo > hi ? source->count : first_run(source, lo >> source->bits);
+}
+
+/* Go on to the next stretch, which is not empty; 0: there is none. */
+static inline int next_stretch(Source *source, Walk *walk)
+{
+    int64_t last = walk->hi >> source->bits;
+    while (walk->run < source->count && source->runs[walk->run].slice <= last) {
+        Run *run = source->runs + walk->run++;
+        uint64_t begin, end;
+        codes_between(run, walk->key, walk->lo, walk->hi, source->mask, &begin, &end);
+        run->begin = seek(run->codes, run->n, begin, run->begin);
+        if (run->begin == run->n || run->codes[run->begin] >= end)
+            continue;
+        walk->codes = run->codes;
+        walk->refs = run->refs;
+        walk->base = run->base;
+        walk->mask = (uint64_t)source->mask;
+        walk->at = run->begin;
+        walk->stop = seek(run->codes, run->n, end, run->begin);
+        return 1;
+    }
+    return 0;
+}
+
+/* Reference and time of the event at a place of the stretch. */
+static inline void event(const Walk *walk, npy_intp at, int64_t *ref, int64_t *ts)
+{
+    *ref = walk->refs[at];
+    *ts = (int64_t)(walk->codes[at] & walk->mask) + walk->base;
+}
+
+/* The next event of a walk; 0: there is none. */
+static inline int next_event(Source *source, Walk *walk, int64_t *ref, int64_t *ts)
+{
+    if (walk->at == walk->stop && !next_stretch(source, walk))
+        return 0;
+    event(walk, walk->at++, ref, ts);
+    return 1;
+}
+
+/* The last event of `key` (else the first) with lo <= time <= hi; 0: there is none. */
+static inline int nearest_event(Source *source, uint64_t key, int64_t lo, int64_t hi, int backward, int64_t *ref,
+                                int64_t *ts)
+{
+    if (lo > hi)
+        return 0;
+    int64_t first = lo >> source->bits, last = hi >> source->bits;
+    int64_t done = 0; /* the slice in which something was found: those beyond it are farther */
+    int found = 0;
+    Py_ssize_t r = backward ? first_run(source, last + 1) - 1 : first_run(source, first);
+    for (; r >= 0 && r < source->count && source->runs[r].slice >= first && source->runs[r].slice <= last;
+         r += backward ? -1 : 1) {
+        Run *run = source->runs + r;
+        uint64_t begin, end;
+        npy_intp at;
+        if (found && run->slice != done)
+            break;
+        codes_between(run, key, lo, hi, source->mask, &begin, &end);
+        if (backward) {
+            run->end = seek(run->codes, run->n, end, run->end);
+            at = run->end - 1;
+        } else
+            at = run->begin = seek(run->codes, run->n, begin, run->begin);
+        if (at < 0 || at == run->n || run->codes[at] < begin || run->codes[at] >= end)
+            continue;
+        int64_t time = (int64_t)(run->codes[at] & (uint64_t)source->mask) + run->base;
+        if (found && (backward ? time <= *ts : time >= *ts))
+            continue;
+        *ref = run->refs[at];
+        *ts = time;
+        done = run->slice;
+        found = 1;
+    }
+    return found;
+}
+
+typedef struct {
+    npy_intp row;
+    Walk found; /* at one of its stretches */
+} Hit;
+
+/* join(runs, bits, keys, lo, hi, most) -> (rows, refs, ts) of all events of a row's key from `lo` to `hi`, by row; the
+ * number of pairs where they are more than `most` */
+static PyObject *join(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Held held = {{0}, 0};
+    npy_intp n = -1, total = 0, hits = 0, room = 64;
+    int64_t bits, most;
+    const uint64_t *keys;
+    const int64_t *lo, *hi;
+    Source source;
+    if (!expects(count, 6) || !integer(args[1], &bits) || !integer(args[5], &most) || !source_of(args[0], bits, &source))
+        return NULL;
+    PyObject *owner = NULL, *refs = NULL, *ts = NULL, *result = NULL;
+    Hit *found = malloc(room * sizeof *found);
+    if ((keys = array(args[2], 8, &n, &held)) && (lo = array(args[3], 8, &n, &held)) &&
+        (hi = array(args[4], 8, &n, &held)) && found) {
+        int short_of_memory = 0;
+        NPY_BEGIN_THREADS_DEF;
+        NPY_BEGIN_THREADS_THRESHOLDED(n);
+        for (npy_intp i = 0; i < n && !short_of_memory; i++) {
+            Walk own;
+            for (walk(&source, keys[i], lo[i], hi[i], &own); next_stretch(&source, &own);) {
+                if (hits == room) {
+                    Hit *more = realloc(found, 2 * room * sizeof *found);
+                    if (more == NULL) {
+                        short_of_memory = 1;
+                        break;
+                    }
+                    found = more;
+                    room *= 2;
+                }
+                found[hits++] = (Hit){i, own};
+                total += own.stop - own.at;
+            }
+        }
+        NPY_END_THREADS;
+        if (short_of_memory)
+            PyErr_NoMemory();
+        else if (total > most)
+            result = PyLong_FromSsize_t(total);
+        else if ((owner = fresh(total, NPY_INT64)) && (refs = fresh(total, NPY_INT64)) &&
+                 (ts = fresh(total, NPY_INT64))) {
+            int64_t *own = DATA(owner), *out = DATA(refs), *times = DATA(ts);
+            for (npy_intp h = 0; h < hits; h++)
+                for (npy_intp at = found[h].found.at; at < found[h].found.stop; at++) {
+                    *own++ = found[h].row;
+                    event(&found[h].found, at, out++, times++);
+                }
+            result = Py_BuildValue("OOO", owner, refs, ts);
+        }
+    } else if (!PyErr_Occurred())
+        PyErr_NoMemory();
+    free(found);
+    source_done(&source);
+    Py_XDECREF(owner);
+    Py_XDECREF(refs);
+    Py_XDECREF(ts);
+    let_go(&held);
+    return result;
+}
+
+/* nearest(runs, bits, keys, lo, hi, backward) -> (ts, refs): of each row's key the last event (else the first) from
+ * `lo` to `hi`; -1 where there is none */
+static PyObject *nearest(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Held held = {{0}, 0};
+    npy_intp n = -1;
+    int64_t bits;
+    const uint64_t *keys;
+    const int64_t *lo, *hi;
+    Source source;
+    if (!expects(count, 6) || !integer(args[1], &bits))
+        return NULL;
+    int backward = PyObject_IsTrue(args[5]);
+    if (!source_of(args[0], bits, &source))
+        return NULL;
+    PyObject *refs = NULL, *ts = NULL, *result = NULL;
+    if ((keys = array(args[2], 8, &n, &held)) && (lo = array(args[3], 8, &n, &held)) &&
+        (hi = array(args[4], 8, &n, &held)) && (ts = fresh(n, NPY_INT64)) && (refs = fresh(n, NPY_INT64))) {
+        int64_t *out = DATA(refs), *times = DATA(ts);
+        NPY_BEGIN_THREADS_DEF;
+        NPY_BEGIN_THREADS_THRESHOLDED(n);
+        for (npy_intp i = 0; i < n; i++) {
+            out[i] = -1;
+            times[i] = 0;
+            nearest_event(&source, keys[i], lo[i], hi[i], backward, out + i, times + i);
+        }
+        NPY_END_THREADS;
+        result = Py_BuildValue("OO", ts, refs);
+    }
+    source_done(&source);
+    Py_XDECREF(refs);
+    Py_XDECREF(ts);
+    let_go(&held);
+    return result;
+}
