@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 
-from latecomer.runtime import engine, lane, pattern, rows, runtime, selection
+from latecomer.runtime import engine, follow, lane, pattern, road, rows, runtime, selection
 from latecomer.runtime.spill import Spilling
 from latecomer.storage import ids, log, store
 from latecomer.storage.pager import Pager
@@ -49,6 +49,7 @@ def squeezed(kind, batch=0, wait=0):
 
         if kind:
             put(rows, "PIECE", 3)
+            put(follow, "PIECE", 3)
             put(ids, "_SMALLEST", 2)
             put(log, "_FIRST_LOOK", 1)
             put(store, "_TAIL", 1)
@@ -60,6 +61,7 @@ def squeezed(kind, batch=0, wait=0):
             put(selection, "hash_column", constant)
             put(selection, "combine", constant)
             put(pattern, "hash_columns", constant)
+            put(road, "HASHED", 0)
             identify = engine.Engine._id_hashes
 
             def coarse(self, ids):

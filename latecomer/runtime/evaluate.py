@@ -189,8 +189,8 @@ def _no_columns(attribute: Attribute) -> pa.Array:
 def _node(expr: Expr, times: Times) -> _Node:
     match expr:
         case Literal(value=value):
-            constant = _constant(value, times)
-            return lambda lookup: constant
+            known = constant(value, times)
+            return lambda lookup: known
         case Attribute(name=name):
             return _event_time(expr, times) if name == EVENT_TIME else lambda lookup: load(lookup(expr))
         case Call():
@@ -229,7 +229,8 @@ def _event_time(attribute: Attribute, times: Times) -> _Node:
     return node
 
 
-def _constant(value: bool | int | float | str | Duration | Moment | None, times: Times) -> Value:
+def constant(value: bool | int | float | str | Duration | Moment | None, times: Times) -> Value:
+    """A constant of a query as a value of one row."""
     kind = kind_of_constant(value)
     match value:
         case None:

@@ -23,6 +23,7 @@ import numpy as np
 
 from latecomer.consistency.clock import BEGINNING, END
 from latecomer.consistency.policy import Policy, adapts
+from latecomer.runtime.follow import matcher_of
 from latecomer.runtime.holding import Holding
 from latecomer.runtime.pattern import Pattern, Tester
 from latecomer.runtime.pending import Paging, Pending, Picked
@@ -103,7 +104,7 @@ class Lane:
         if paging is not None and paging.batch and not (policy.ordered or self.amends):
             self.pending = Pending(selections, layout.bits, paging)
         for query in self.queries:
-            query.matcher = SequenceMatcher(query.pattern, self.stores.__getitem__, layout, testers[query.number])
+            query.matcher = matcher_of(query.pattern, self.stores, layout, testers[query.number])
             query.holding = Holding(query.pattern, log, pager)
             if policy.proves:
                 query.purge = ProofPurge(query.pattern, self.stores.__getitem__, log)

@@ -96,7 +96,7 @@ class Pattern:
     negation."""
 
     def __init__(self, plan: Plan, window: int, types: Mapping[str, pa.DataType], times: Times) -> None:
-        self.plan, self.window, self._types, self._times = plan, window, types, times
+        self.plan, self.window, self._types, self.times = plan, window, types, times
         self.components = plan.components
         self.positives = tuple(c.index for c in plan.positives)
         self._by_var = {c.var: c.index for c in self.components}
@@ -113,9 +113,13 @@ class Pattern:
         steps = [s for o in orders for s in o.steps] + [p.step for p in self.probes]
         return {o.selection for o in orders} | {s.selection for s in steps}
 
+    def index_of(self, var: str) -> int:
+        """The component that a variable names."""
+        return self._by_var[var]
+
     def _test(self, expr: Expr) -> Test:
         needs = frozenset(self._by_var[v] for v in variables(expr))
-        return Test(expr, needs, compile_truth(expr, self._times))
+        return Test(expr, needs, compile_truth(expr, self.times))
 
     # --- links -------------------------------------------------------------------------------------------------------
 
@@ -248,7 +252,7 @@ class Tester:
     """Evaluates tests and links on candidate rows, reading columns from the event log."""
 
     def __init__(self, log: EventLog, pattern: Pattern) -> None:
-        self._log = log
+        self.log = log
         self._by_var = {c.var: c.index for c in pattern.components}
 
     def lookup(self, rows: Rows) -> Lookup:
@@ -258,7 +262,7 @@ class Tester:
             index = self._by_var[attribute.var]
             if attribute.name == EVENT_TIME:
                 return pa.array(rows.time(index))
-            return self._log.take(attribute.name, rows.ref(index))
+            return self.log.take(attribute.name, rows.ref(index))
 
         return column
 
@@ -274,7 +278,7 @@ class Tester:
             if link.attr == EVENT_TIME or link.other_attr == EVENT_TIME:
                 same = self._values(link.attr, step.index, rows) == self._values(link.other_attr, link.other, rows)
             else:
-                same = self._log.equal(link.attr, refs, link.other_attr, others)
+                same = self.log.equal(link.attr, refs, link.other_attr, others)
             mask = same if mask is None else mask & same
         return mask
 
@@ -283,17 +287,17 @@ class Tester:
         mask: Bools | None = None
         for link in step.links:
             if link.attr == EVENT_TIME or link.other_attr == EVENT_TIME:
-                result = self.agrees(step, rows.bind(step.index, owner, refs, self._log.ts(refs)))
+                result = self.agrees(step, rows.bind(step.index, owner, refs, self.log.ts(refs)))
                 assert result is not None
                 return result
-            same = self._log.equal(link.attr, refs, link.other_attr, rows.ref(link.other).take(owner))
+            same = self.log.equal(link.attr, refs, link.other_attr, rows.ref(link.other).take(owner))
             mask = same if mask is None else mask & same
         return np.ones(len(refs), bool) if mask is None else mask
 
     def _values(self, name: str, index: int, rows: Rows) -> I64:
         if name == EVENT_TIME:
             return rows.time(index)
-        values: I64 = self._log.take(name, rows.ref(index)).fill_null(0).to_numpy(zero_copy_only=False)
+        values: I64 = self.log.take(name, rows.ref(index)).fill_null(0).to_numpy(zero_copy_only=False)
         return values
 
     def hashes(self, step: Step, rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
@@ -305,5 +309,5 @@ class Tester:
             if link.other_attr == EVENT_TIME:
                 columns.append(pa.array(rows.time(link.other)))
             else:
-                columns.append(self._log.take(link.other_attr, rows.ref(link.other)))
+                columns.append(self.log.take(link.other_attr, rows.ref(link.other)))
         return hash_columns(columns)

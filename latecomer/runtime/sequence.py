@@ -44,33 +44,39 @@ class SequenceMatcher:
         with a new event: only the last component is tried, in order of time, and matches come in order of their last
         event.
         """
-        orders = self._pattern.inserts
-        for position in [len(orders) - 1] if ordered else range(len(orders)):
-            order = orders[position]
-            seeds = self._seeds(order)
-            if len(seeds) and ordered:
-                seeds = seeds.take(seeds.time(order.seed).argsort(kind="stable"))
-
-            def view(index: int, seed: int = order.seed) -> View:
-                return View.ALL if ordered or index < seed else View.OLD
-
-            yield from self._complete(order, seeds, view, View.ALL, ordered)
+        for position in [len(self._pattern.inserts) - 1] if ordered else range(len(self._pattern.inserts)):
+            yield from self._gained(position, ordered)
 
     def deleted(self) -> Iterator[tuple[Rows, I64]]:
         """Old matches that a new negative kills and no old one had killed, each once, in bounded pieces, with the
         references of the negatives.
         """
-        for j, order in enumerate(self._pattern.deletes):
-            alone = self._alone(order, self._pattern.probes[j])
-            for rows in self._complete(order, self._seeds(order), lambda _: View.OLD, View.OLD, False):
-                dead = np.zeros(len(rows), bool)
-                for earlier in range(j if alone else j + 1):
-                    self._mark(
-                        rows, self._pattern.probes[earlier], View.NEW, dead, order.seed if earlier == j else None
-                    )
-                if not every(dead):
-                    left = rows.take(~dead)
-                    yield left.unbind(order.seed), left.ref(order.seed)
+        for j in range(len(self._pattern.deletes)):
+            yield from self._lost(j)
+
+    def _gained(self, position: int, ordered: bool) -> Iterator[Rows]:
+        """New matches whose last new component, in the order of :attr:`Pattern.inserts`, is this one."""
+        order = self._pattern.inserts[position]
+        seeds = self._seeds(order)
+        if len(seeds) and ordered:
+            seeds = seeds.take(seeds.time(order.seed).argsort(kind="stable"))
+
+        def view(index: int) -> View:
+            return View.ALL if ordered or index < order.seed else View.OLD
+
+        yield from self._complete(order, seeds, view, View.ALL, ordered)
+
+    def _lost(self, j: int) -> Iterator[tuple[Rows, I64]]:
+        """Old matches that new negatives of negation ``j`` kill."""
+        order = self._pattern.deletes[j]
+        alone = self._alone(order, self._pattern.probes[j])
+        for rows in self._complete(order, self._seeds(order), lambda _: View.OLD, View.OLD, False):
+            dead = np.zeros(len(rows), bool)
+            for earlier in range(j if alone else j + 1):
+                self._mark(rows, self._pattern.probes[earlier], View.NEW, dead, order.seed if earlier == j else None)
+            if not every(dead):
+                left = rows.take(~dead)
+                yield left.unbind(order.seed), left.ref(order.seed)
 
     def _alone(self, order: JoinOrder, probe: Probe) -> bool:
         """Whether no two new negatives have one key, so that none of them kills what another one does: as it is in most

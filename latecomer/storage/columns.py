@@ -80,6 +80,10 @@ class Buffer:
         return int(self._end * self._data.itemsize)
 
 
+#: A column as compiled kernels see it: values (of texts their bytes), offsets of texts (n + 1), and which are valid.
+Plain = tuple[Array, I64 | None, Array | None]
+
+
 class Column(Protocol):
     """What the event log needs of a column; positions count from the first value that was not dropped."""
 
@@ -123,6 +127,10 @@ class _Validity:
     def none(self) -> bool:
         """Whether no null ever came."""
         return self._bits is None
+
+    def live(self) -> Array | None:
+        """Whether each value is valid; None while no null has come."""
+        return None if self._bits is None else self._bits.live()
 
     def bitmap(self, positions: I64 | None) -> pa.Buffer | None:
         """Arrow's validity bitmap of the values at ``positions`` (None: all)."""
@@ -171,6 +179,9 @@ class FixedColumn:
     @property
     def no_nulls(self) -> bool:
         return self._valid.none
+
+    def plain(self) -> Plain:
+        return self.values.live(), None, self._valid.live()
 
     def take(self, positions: I64) -> pa.Array:
         return self._build(self.values.live().take(positions), self._valid.bitmap(positions))
@@ -233,6 +244,9 @@ class BytesColumn:
     def no_nulls(self) -> bool:
         return self._valid.none
 
+    def plain(self) -> Plain:
+        return self._data.live(), self._offsets.live(), self._valid.live()
+
     def take(self, positions: I64) -> pa.Array:
         return self._all().take(pa.array(positions))
 
@@ -282,6 +296,24 @@ class ArrowColumn:
     @property
     def nbytes(self) -> int:
         return sum(c.nbytes for c in self._chunks)
+
+
+def plain_layout(kind: pa.DataType) -> tuple[int, int] | None:
+    """How compiled kernels read values of a type: the number of a kind in ``native/follow.h``, and their width in
+    bytes; None for types that they cannot read.
+    """
+    t = pa.types
+    if t.is_string(kind) or t.is_large_string(kind) or t.is_binary(kind) or t.is_large_binary(kind):
+        return 4, 1
+    if t.is_boolean(kind):
+        return 3, 1
+    if t.is_float32(kind) or t.is_float64(kind):
+        return 2, kind.bit_width // 8
+    if t.is_unsigned_integer(kind):
+        return 1, kind.bit_width // 8
+    if t.is_integer(kind) or (t.is_temporal(kind) and kind.bit_width in (32, 64)):
+        return 0, kind.bit_width // 8
+    return None
 
 
 def make_column(kind: pa.DataType) -> Column:

@@ -487,6 +487,14 @@ def ranks(bits: Array, within: Array, blocks: I64, block: int, base: int, number
     return result
 
 
+# --- join orders ------------------------------------------------------------------------------------------------------
+
+#: Join orders as programs, and following them (``native/follow.h``); None where kernels are not compiled. What they
+#: mean is said by :mod:`latecomer.runtime.sequence`.
+program: Any = None
+follow: Any = None
+resume: Any = None
+
 # --- the choice -------------------------------------------------------------------------------------------------------
 
 #: What there is a compiled twin of.
@@ -527,6 +535,8 @@ def _choose(wanted: str) -> bool:
         return False
     for name in TWINS:
         globals()[name] = getattr(native, name, globals()[name])  # one that was built before knows fewer
+    for name in ("program", "follow", "resume"):
+        globals()[name] = getattr(native, name, None)
     return True
 
 

@@ -7,9 +7,9 @@ event's time, and whole slices may leave memory: rows of theirs are then gathere
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.storage import kernels
-from latecomer.storage.columns import I64, Array, Buffer, BytesColumn, Column, FixedColumn, every, make_column, some
+from latecomer.storage.columns import (
+    I64,
+    Array,
+    Buffer,
+    BytesColumn,
+    Column,
+    FixedColumn,
+    Plain,
+    every,
+    make_column,
+    some,
+)
 from latecomer.storage.hashing import U64
 from latecomer.storage.numbers import Numbers
 from latecomer.storage.pager import Outbox
@@ -121,6 +132,19 @@ class EventLog:
                 column.append(values, rows)
             else:
                 column.append(values.take(at))
+
+    def plain(self, names: Iterable[str]) -> tuple[Plain, ...]:
+        """Columns of types that have a :func:`latecomer.storage.columns.plain_layout`, as compiled kernels see them,
+        where nothing is in pages.
+        """
+        assert self.pages is None, "events in pages are no part of the columns"
+        return tuple([cast("FixedColumn | BytesColumn", self.columns[name]).plain() for name in names])
+
+    def places(self) -> tuple[Any, ...]:
+        """Where in the columns events are: the number from which on all are there, how many lie before it, and these
+        (:meth:`latecomer.storage.numbers.Numbers.plain`).
+        """
+        return self._dense, len(self._sparse), *self._sparse.plain()
 
     def _paged(self, refs: I64) -> Bools | None:
         """Which events are in pages and not in memory; None: none."""

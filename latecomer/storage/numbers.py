@@ -7,6 +7,8 @@ each number between the first and the last. Numbers that lie far apart are kept 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -67,6 +69,14 @@ class Numbers:
             found: I64 = self._plain.searchsorted(wanted)
             return found
         return kernels.ranks(self._bytes, self._within, self._blocks, _BLOCK, self._base, wanted)
+
+    def plain(self) -> tuple[Any, ...]:
+        """How they are kept, as compiled kernels see it: the numbers, or the bytes of a bitmap, the counts within
+        blocks and before them, the bits of a block's size in bytes, and the number of the first bit.
+        """
+        if self._plain is not None:
+            return (self._plain,)
+        return self._bytes, self._within, self._blocks, _BLOCK, self._base
 
     def all(self) -> I64:
         """All numbers, ascending."""

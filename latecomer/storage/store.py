@@ -293,6 +293,11 @@ class Store:
         self._latest = [max(self._latest), -(2**63)]
         self.staged = _NOTHING
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether no event ever leaves memory."""
+        return self._pager is None
+
     def count(self, view: View) -> int:
         """How many events the view holds."""
         old, new = self._sizes
@@ -323,14 +328,21 @@ class Store:
         """
         return kernels.nearest(self._runs(keys, lo, hi, view), self.layout.bits, keys, lo, hi, backward)
 
+    def source(self, view: View) -> Any:
+        """All events of a view, as compiled kernels want them, where none is on the shelf."""
+        return self._all(view)
+
+    def _all(self, view: View) -> list[kernels.Run]:
+        runs = self._listed.get(view)
+        if runs is None:
+            runs = self._in_slices(self.frames, view)
+            self._listed[view] = runs
+        return runs
+
     def _runs(self, keys: U64, lo: I64, hi: I64, view: View) -> list[kernels.Run]:
         """The runs of a view, as kernels want them, that hold all events which rows from ``lo`` to ``hi`` may find."""
         if self._pager is None:
-            runs = self._listed.get(view)
-            if runs is None:
-                runs = self._in_slices(self.frames, view)
-                self._listed[view] = runs
-            return runs
+            return self._all(view)
         if not len(lo):
             return []
         bits = self.layout.bits

@@ -151,6 +151,15 @@ static PyObject *held(PyObject *self, PyObject *const *args, Py_ssize_t count)
     return result;
 }
 
+/* How many bits of a byte are set below one of them. */
+static inline int bits_below(uint8_t byte, int bit)
+{
+    uint8_t below = byte & ((1u << bit) - 1);
+    below -= below >> 1 & 0x55;
+    below = (below & 0x33) + (below >> 2 & 0x33);
+    return (below + (below >> 4)) & 15;
+}
+
 /* ranks(bytes (8 bits), within (8 bits), blocks, block bits, base, numbers) -> for each number, which is in the set, how
  * many are below it: before its block, in the block before its byte, and in its byte. */
 static PyObject *ranks(PyObject *self, PyObject *const *args, Py_ssize_t count)
@@ -176,10 +185,7 @@ static PyObject *ranks(PyObject *self, PyObject *const *args, Py_ssize_t count)
             uint64_t off = (uint64_t)numbers[i] - (uint64_t)base, at = off >> 3;
             if (at >= (uint64_t)size)
                 break;
-            uint8_t below = bytes[at] & ((1u << (off & 7)) - 1);
-            below -= below >> 1 & 0x55;
-            below = (below & 0x33) + (below >> 2 & 0x33);
-            places[i] = blocks[at >> block] + within[at] + ((below + (below >> 4)) & 15);
+            places[i] = blocks[at >> block] + within[at] + bits_below(bytes[at], (int)(off & 7));
         }
         if (i < n) {
             PyErr_SetString(PyExc_IndexError, "a number is not in the set");

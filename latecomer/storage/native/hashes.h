@@ -68,6 +68,16 @@ static inline uint64_t hash_rest(uint64_t value, const uint8_t *bytes, int64_t l
     return value;
 }
 
+static inline uint64_t text_hash(const uint8_t *bytes, int64_t length, uint64_t salt)
+{
+    return mix(hash_rest(mix((((uint64_t)length ^ salt) + GOLDEN) ^ word_of(bytes, length)), bytes, length));
+}
+
+static inline uint64_t text_word(const uint8_t *bytes, int64_t length)
+{
+    return hash_rest(word_of(bytes, length) + (uint64_t)length * M1, bytes, length);
+}
+
 /* Offsets (32 bits, n + 1) and bytes of texts; checks that they fit each other. */
 static const int32_t *texts(PyObject *offsets, PyObject *bytes, npy_intp *n, const uint8_t **data, Held *held)
 {
@@ -101,12 +111,8 @@ static PyObject *hash_texts(PyObject *self, PyObject *const *args, Py_ssize_t co
         uint64_t *out = DATA(result);
         NPY_BEGIN_THREADS_DEF;
         NPY_BEGIN_THREADS_THRESHOLDED(n);
-        for (npy_intp i = 0; i < n; i++) {
-            const uint8_t *bytes = data + starts[i];
-            int64_t length = starts[i + 1] - starts[i];
-            uint64_t value = (((uint64_t)length) ^ salt) + GOLDEN;
-            out[i] = mix(hash_rest(mix(value ^ word_of(bytes, length)), bytes, length));
-        }
+        for (npy_intp i = 0; i < n; i++)
+            out[i] = text_hash(data + starts[i], starts[i + 1] - starts[i], salt);
         NPY_END_THREADS;
     }
     let_go(&held);
@@ -125,11 +131,8 @@ static PyObject *text_words(PyObject *self, PyObject *const *args, Py_ssize_t co
     PyObject *result = starts ? fresh(n, NPY_UINT64) : NULL;
     if (result != NULL) {
         uint64_t *out = DATA(result);
-        for (npy_intp i = 0; i < n; i++) {
-            const uint8_t *bytes = data + starts[i];
-            int64_t length = starts[i + 1] - starts[i];
-            out[i] = hash_rest(word_of(bytes, length) + (uint64_t)length * M1, bytes, length);
-        }
+        for (npy_intp i = 0; i < n; i++)
+            out[i] = text_word(data + starts[i], starts[i + 1] - starts[i]);
     }
     let_go(&held);
     return result;

@@ -1,12 +1,13 @@
 /* The compiled kernels: the inner loops of storage, one row at a time where NumPy needs whole columns.
  *
- * Rule: every function here has a twin in `kernels.py`, written in NumPy, that says what it means; tests compare the
- * two. Arguments are one-dimensional arrays of 64-bit values unless said otherwise; a wrong shape or width raises
+ * Rule: every function here has a twin in `kernels.py`, written in NumPy, that says what it means (that of `follow` is
+ * the NumPy road of `runtime/sequence.py`); tests compare the two. Arguments are one-dimensional arrays of 64-bit values unless said otherwise; a wrong shape or width raises
  * TypeError, and no function writes to an argument, except the tables of an id index. Nothing here keeps state.
  * Loops over many rows run without the interpreter's lock.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@
 #include "payload.h"
 #include "source.h"
 #include "runs.h"
+#include "follow.h"
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
 
@@ -38,7 +40,8 @@ static PyMethodDef methods[] = {
     METHOD(scramble),     METHOD(combine), METHOD(hash_texts), METHOD(text_words),  METHOD(text_numbers),
     METHOD(match_digits), METHOD(put),     METHOD(arrange),    METHOD(merge),       METHOD(join),
     METHOD(nearest),      METHOD(equal_words),                 METHOD(equal_texts),
-    METHOD(fuse),         METHOD(fuse_build),  METHOD(held),    METHOD(ranks),                           {NULL, NULL, 0, NULL},
+    METHOD(fuse),         METHOD(fuse_build),  METHOD(held),    METHOD(ranks),      METHOD(program),
+    METHOD(follow),      METHOD(resume),     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_compiled", "Compiled kernels of storage.", 0, methods};

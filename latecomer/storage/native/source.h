@@ -108,6 +108,11 @@ static int source_of(PyObject *given, int64_t bits, Source *source)
     return 1;
 }
 
+static inline int nothing_in(const Source *source)
+{
+    return !source->count;
+}
+
 /* The first run of a slice that is not below `slice`. */
 static inline Py_ssize_t first_run(const Source *source, int64_t slice)
 {
@@ -137,6 +142,10 @@ static inline void walk(const Source *source, uint64_t key, int64_t lo, int64_t 
     walk->key = key;
     walk->lo = lo;
     walk->hi = hi;
+    walk->codes = NULL;
+    walk->refs = NULL;
+    walk->base = 0;
+    walk->mask = 0;
     walk->at = walk->stop = 0;
     walk->run = lo > hi ? source->count : first_run(source, lo >> source->bits);
 }
