@@ -8,7 +8,7 @@ null so far may still find its type.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,13 +19,48 @@ import pyarrow.compute as pc
 from latecomer.consistency.clock import BEGINNING, FAR
 from latecomer.errors import SchemaError
 from latecomer.runtime.intervals.reading import IntervalReader
+from latecomer.runtime.reading import Reading, RowReader
+from latecomer.storage import kernels
 from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import first_words, short_numbers
 from latecomer.stream import Stream
 from latecomer.units import UNITS
 
+_NO_ROWS = np.zeros(0, np.int64)
+
 #: Row codes besides the numbers of known event types.
 OTHER, PUNCTUATION, MALFORMED, AHEAD = -1, -2, -3, -4
+
+
+class Columns(Mapping[str, pa.Array]):
+    """The columns of a record batch by name, each taken out when it is first asked for: that costs more than a row.
+
+    ``numbered``: rows have no ids and get numbers from this one on, in a column more.
+    """
+
+    __slots__ = ("_given", "_numbered", "_taken")
+
+    def __init__(self, given: pa.RecordBatch, numbered: int | None) -> None:
+        self._given, self._numbered = given, numbered
+        self._taken: dict[str, pa.Array] = {}
+
+    def __getitem__(self, name: str) -> pa.Array:
+        column = self._taken.get(name)
+        if column is None:
+            if name == NUMBER and self._numbered is not None:
+                column = pa.array(np.arange(self._numbered, self._numbered + len(self._given)))
+            else:
+                column = self._given.column(name)
+            self._taken[name] = column
+        return column
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._given.schema.names
+        if self._numbered is not None:
+            yield NUMBER
+
+    def __len__(self) -> int:
+        return len(self._given.schema) + (self._numbered is not None)
 
 
 @dataclass(slots=True)
@@ -38,12 +73,16 @@ class Batch:
         types: number of the event type, or OTHER (no query asks for it), PUNCTUATION, MALFORMED, AHEAD (too far in the
             future).
         details: for malformed rows what is wrong, by row.
+        malformed: the rows that are.
+        reading: what was found out of the rows in one pass; None: nothing.
     """
 
-    columns: dict[str, pa.Array]
+    columns: Mapping[str, pa.Array]
     ts: I64
     types: I64
     details: dict[int, str] = field(default_factory=dict)
+    malformed: I64 = field(default_factory=lambda: _NO_ROWS)
+    reading: Reading | None = None
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -192,7 +231,15 @@ class Intake:
         # A few short names are told apart by their first words, several times faster than by looking up texts.
         short = len(names) <= 8 and all(len(name.encode()) <= 8 for name in names)
         self._short = first_words(pa.array(names, pa.string())) if short else None
-        self._lookup = pc.SetLookupOptions(value_set=pa.array(names, pa.string()))
+        self._type_names = pa.array(names, pa.string())
+        self._lookup = pc.SetLookupOptions(value_set=self._type_names)
+        self._rows: RowReader | None = None
+
+    def prepare(self, keys: Collection[str], kept: Collection[str]) -> None:
+        """Hashes of the columns ``keys`` will be wanted, and the values of those that are ``kept``."""
+        if kernels.read_rows is not None and self.reader is None:
+            names = self._type_names
+            self._rows = RowReader(self.stream, self.unit, self.given, names, self._known, keys, kept)
 
     def promised(self, ts: int, source: Any) -> int:
         """A promise about times of ``source`` (None: of all) as one about the times by which events are ordered."""
@@ -206,10 +253,15 @@ class Intake:
     def read(self, given: pa.RecordBatch, details: dict[int, str]) -> Batch:
         """Bring a batch into the schema and sort out malformed rows."""
         n = given.num_rows
+        as_usual = given.schema.equals(self.given)
+        if self._rows is not None and as_usual and not details:
+            reading = self._rows.read(given, self.next_number)
+            if reading is not None:
+                return self._batch(given, reading)
         bad = np.zeros(n, bool)
         if details:
             bad[list(details)] = True
-        if given.schema.equals(self.given):
+        if as_usual:
             columns = dict(zip(self._names, given.columns, strict=True))
         else:
             columns = {column.name: self._read_column(given, column, bad, details) for column in self.given}
@@ -223,9 +275,24 @@ class Intake:
             self.next_number += n
         if columns[self.id_name].null_count:
             _mark(columns[self.id_name], bad, details, f"{self.id_name} is null", types != PUNCTUATION)
-        if some(bad):
-            types[bad] = MALFORMED
-        return Batch(columns, ts, types, details)
+        malformed = bad.nonzero()[0]
+        types[malformed] = MALFORMED
+        return Batch(columns, ts, types, details, malformed)
+
+    def _batch(self, given: pa.RecordBatch, reading: Reading) -> Batch:
+        """A batch whose rows were read in one pass."""
+        numbered = None
+        if self.stream.id is None:
+            numbered = self.next_number
+            self.next_number += given.num_rows
+        types = self._without_punctuation(reading.numbers)
+        return Batch(Columns(given, numbered), reading.ts, types, {}, reading=reading)
+
+    def _without_punctuation(self, numbers: I64) -> I64:
+        """Numbers of types, in which that of punctuation has become PUNCTUATION."""
+        if self.stream.punctuation is not None:
+            numbers[numbers == self._known] = PUNCTUATION
+        return numbers
 
     def _read_column(self, given: pa.RecordBatch, column: pa.Field, bad: Any, details: dict[int, str]) -> pa.Array:
         position = given.schema.get_field_index(column.name)
@@ -288,9 +355,7 @@ class Intake:
         else:
             found = pc.index_in(column, options=self._lookup)
             numbers = (found.fill_null(OTHER) if found.null_count else found).to_numpy().astype(np.int64)
-        if self.stream.punctuation is not None:
-            numbers[numbers == self._known] = PUNCTUATION
-        return numbers
+        return self._without_punctuation(numbers)
 
 
 def _filled(column: pa.Array) -> I64:

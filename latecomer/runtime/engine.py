@@ -21,7 +21,7 @@ from latecomer.query.expressions import attributes
 from latecomer.query.plan import Plan
 from latecomer.query.syntax import NEXT_MATCH
 from latecomer.query.types import EVENT_TIME
-from latecomer.runtime.batches import MALFORMED, OTHER, PUNCTUATION, Batch, Intake
+from latecomer.runtime.batches import OTHER, PUNCTUATION, Batch, Intake
 from latecomer.runtime.changes import ChangeWriter, change_schema
 from latecomer.runtime.duplicates import Newcomers, enter
 from latecomer.runtime.evaluate import Times, compile_truth
@@ -103,6 +103,7 @@ class Engine:
         columns = {name: kept[name] for name in sorted(attributes_of(plans) | {id_name, *stream.of_key})}
         columns |= self.intake.hidden
         pages = None if paging is None else Pages(paging.pager, columns)
+        self.intake.prepare({name for plan in plans for name in plan.key}, columns)
         self.log = EventLog(columns, pages, self.layout.bits)
         self.ids = IdIndex()
         self.cold = None if paging is None else ColdIds(paging.pager.shelf, kept[id_name])
@@ -194,11 +195,13 @@ class Engine:
         batch = self.intake.read(given, details)
         self.broken = True  # until all is done
         self.counters["rows"] += len(batch)
-        yield from self._malformed(batch)
+        if len(batch.malformed):
+            yield self._malformed(batch)
         moments = self.time.read(batch, clocks)
         if len(self.ignored):
             batch.types[np.isin(batch.types, self.ignored)] = OTHER
-        yield from self._ahead(batch, moments)
+        if len(moments.ahead):
+            yield self._ahead(batch, moments)
         rows = (batch.types >= 0).nonzero()[0]
         self.counters["events"] += len(moments.events)
         self.counters["other_types"] += len(moments.events) - len(rows)
@@ -209,7 +212,7 @@ class Engine:
         hashes, content = self._identify(batch)
         rows = yield from self._enter(batch, rows, hashes, content, moments)
         refs = self._log_rows(batch, rows, content)
-        selector = Selector(batch.types, self._numbers, batch.ts, batch.columns, self._conditions)
+        selector = self._selector(batch)
         for lane in self.lanes:
             limit, late = self._judge(lane, batch, rows, moments)
             accepted = None if late is None else ~late
@@ -228,17 +231,22 @@ class Engine:
             self.memory.settle()
         self.broken = False
 
+    def _selector(self, batch: Batch) -> Selector:
+        hashes = {} if batch.reading is None else batch.reading.hashes
+        return Selector(batch.types, self._numbers, batch.ts, batch.columns, self._conditions, hashes)
+
     def _log_rows(self, batch: Batch, rows: I64, content: U64) -> I64:
         """Append ``rows`` to the event log; the references of all rows of the batch, 0 for the others."""
+        raw = {} if batch.reading is None else batch.reading.raw
         if len(rows) == len(batch):
             refs = self.log.coming(batch.ts)
-            self.log.append(batch.ts, batch.types, content, batch.columns)
+            self.log.append(batch.ts, batch.types, content, batch.columns, raw=raw)
             return refs
         refs = np.zeros(len(batch), np.int64)
         if len(rows):
             ts = batch.ts.take(rows)
             refs[rows] = self.log.coming(ts)
-            self.log.append(ts, batch.types.take(rows), content.take(rows), batch.columns, rows)
+            self.log.append(ts, batch.types.take(rows), content.take(rows), batch.columns, rows, raw)
         return refs
 
     def _in_parts(
@@ -268,17 +276,15 @@ class Engine:
         lane.clock = self.time.clock.value if clock is None else clock
         lane.policy.advance(lane.clock, now)
 
-    def _malformed(self, batch: Batch) -> Iterator[Piece]:
-        rows = (batch.types == MALFORMED).nonzero()[0]
-        if len(rows):
-            self.counters["malformed"] += len(rows)
-            yield False, self._late.write(batch, rows, "malformed", detail=lambda row: batch.details.get(row, ""))
+    def _malformed(self, batch: Batch) -> Piece:
+        rows = batch.malformed
+        self.counters["malformed"] += len(rows)
+        return False, self._late.write(batch, rows, "malformed", detail=lambda row: batch.details.get(row, ""))
 
-    def _ahead(self, batch: Batch, moments: Moments) -> Iterator[Piece]:
+    def _ahead(self, batch: Batch, moments: Moments) -> Piece:
         """Events from too far in the future count for nothing."""
-        if len(moments.ahead):
-            self.counters["ahead"] += len(moments.ahead)
-            yield False, self._late.write(batch, moments.ahead, "ahead", moments.ahead_by)
+        self.counters["ahead"] += len(moments.ahead)
+        return False, self._late.write(batch, moments.ahead, "ahead", moments.ahead_by)
 
     def _own(self, share: Share, batch: Batch, rows: I64) -> I64:
         """The rows of this share; others lose their type."""
@@ -288,6 +294,8 @@ class Engine:
 
     def _identify(self, batch: Batch) -> tuple[U64, U64]:
         """Hashes of the rows' ids, and of all else that they say."""
+        if batch.reading is not None:
+            return batch.reading.ids, batch.reading.content
         said = [column for name, column in batch.columns.items() if name not in self._roles]
         start = batch.ts.view(np.uint64) * np.uint64(len(self.types) + 1) + batch.types.view(np.uint64)
         return self._id_hashes(batch.columns[self.intake.id_name]), hash_contents(start, said)

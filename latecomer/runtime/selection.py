@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -74,12 +75,17 @@ class Selector:
         ts: I64,
         columns: Mapping[str, pa.Array],
         conditions: Mapping[Expr, Condition],
+        hashes: Mapping[str, U64 | None] = MappingProxyType({}),
     ) -> None:
+        """``hashes``: of columns that have no nulls and no NaN, as far as they are known already."""
         self._types, self._numbers, self._ts, self._columns, self._conditions = types, numbers, ts, columns, conditions
         self._of_type: dict[str, I64] = {}
         self._filtered: dict[tuple[str, tuple[Expr, ...]], I64] = {}
         self._hashes: dict[str, U64] = {}
         self._usable: dict[str, Any] = {}
+        for name, known in hashes.items():
+            if known is not None and name != EVENT_TIME:
+                self._hashes[name], self._usable[name] = known, None
 
     def select(self, selection: Selection) -> tuple[I64, U64]:
         """Positions in the batch, ascending, and their key hashes."""

@@ -17,6 +17,10 @@ from latecomer.storage import kernels
 
 I64 = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
+#: Values as they lie in memory: words of their width, or offsets (32 bits) and bytes of texts.
+Raw = Array | tuple[Array, Array]
+
+_NO_BYTES = np.zeros(0, np.uint8)
 
 
 def some(mask: Array) -> bool:
@@ -114,8 +118,10 @@ class _Validity:
             self._bits.append(values.is_valid().to_numpy(zero_copy_only=False))
         self._count += len(values)
 
-    def skip(self, n: int) -> None:
-        """``n`` values without nulls, while none has come."""
+    def append_valid(self, n: int) -> None:
+        """``n`` values without nulls."""
+        if self._bits is not None:
+            self._bits.append(np.ones(n, bool))
         self._count += n
 
     def drop(self, n: int) -> None:
@@ -163,8 +169,12 @@ class FixedColumn:
         elif values.null_count or not self._valid.none:
             self.append(values.take(pa.array(rows)))
         else:
-            self._valid.skip(len(rows))
-            self.values.append(self._raw(values).take(rows))
+            self.append_raw(self._raw(values).take(rows))
+
+    def append_raw(self, values: Array) -> None:
+        """Add values as they lie in memory, none of them null."""
+        self._valid.append_valid(len(values))
+        self.values.append(values)
 
     def _raw(self, values: pa.Array) -> Array:
         if self._bool:
@@ -221,12 +231,20 @@ class BytesColumn:
         dtype = np.dtype(np.int64 if large else np.int32)
         _, offsets_buffer, data_buffer = values.buffers()
         offsets = np.frombuffer(offsets_buffer, dtype, n + 1, dtype.itemsize * values.offset)
+        self._append(offsets, _NO_BYTES if data_buffer is None else np.frombuffer(data_buffer, np.uint8))
+        self._valid.append(values)
+
+    def append_raw(self, offsets: Array, data: Array) -> None:
+        """Add texts, none of them null: text i is ``data[offsets[i] : offsets[i + 1]]``."""
+        self._append(offsets, data)
+        self._valid.append_valid(len(offsets) - 1)
+
+    def _append(self, offsets: Array, data: Array) -> None:
         first, last = int(offsets[0]), int(offsets[-1])
         end = int(self._offsets.live()[-1])
         self._offsets.append(offsets[1:].astype(np.int64) + (end - first))
         if last > first:
-            self._data.append(np.frombuffer(data_buffer, np.uint8, last - first, first))
-        self._valid.append(values)
+            self._data.append(data[first:last])
 
     def drop(self, n: int) -> None:
         if n == 0:

@@ -495,6 +495,12 @@ program: Any = None
 follow: Any = None
 resume: Any = None
 
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+#: Reads a whole record batch in one pass (``native/intake.h``); None: it takes one column after another.
+read_rows: Any = None
+
 # --- the choice -------------------------------------------------------------------------------------------------------
 
 #: What there is a compiled twin of.
@@ -516,6 +522,7 @@ TWINS = (
     "fuse_build",
     "held",
     "ranks",
+    "read_rows",
 )
 
 

@@ -25,6 +25,7 @@ from latecomer.storage.columns import (
     Column,
     FixedColumn,
     Plain,
+    Raw,
     every,
     make_column,
     some,
@@ -37,6 +38,7 @@ from latecomer.storage.slices import by_slice
 
 Bools = npt.NDArray[np.bool_]
 
+_NOT_RAW: Mapping[str, Raw | None] = {}
 _FIRST_LOOK = 1_024  # events; below this a look is not worth its call
 
 
@@ -116,22 +118,33 @@ class EventLog:
         return some_of
 
     def append(
-        self, ts: I64, types: I64, content: U64, columns: Mapping[str, pa.Array], rows: I64 | None = None
+        self,
+        ts: I64,
+        types: I64,
+        content: U64,
+        columns: Mapping[str, pa.Array],
+        rows: I64 | None = None,
+        raw: Mapping[str, Raw | None] = _NOT_RAW,
     ) -> None:
         """Add events; ``columns`` holds an array for each of the log's names, of which ``rows`` are the events' (None:
-        all)."""
+        all), and is not asked for those whose values are in ``raw``, as they lie in memory.
+        """
         self._ts.append(ts)
         self._types.append(types)
         self._content.append(content)
-        at = None if rows is None else pa.array(rows)
         for name, column in self.columns.items():
-            values = columns[name]
-            if at is None:
-                column.append(values)
-            elif isinstance(column, FixedColumn):
-                column.append(values, rows)
+            lies = raw.get(name)
+            if isinstance(column, FixedColumn):
+                if isinstance(lies, np.ndarray):
+                    column.append_raw(lies if rows is None else lies.take(rows))
+                else:
+                    column.append(columns[name], rows)
+            elif rows is not None:
+                column.append(columns[name].take(pa.array(rows)))
+            elif isinstance(lies, tuple) and isinstance(column, BytesColumn):
+                column.append_raw(*lies)
             else:
-                column.append(values.take(at))
+                column.append(columns[name])
 
     def plain(self, names: Iterable[str]) -> tuple[Plain, ...]:
         """Columns of types that have a :func:`latecomer.storage.columns.plain_layout`, as compiled kernels see them,
