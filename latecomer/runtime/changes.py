@@ -70,7 +70,8 @@ def change_schema(
     return pa.schema(fixed + [(name, kind) for name, (kind, _) in fields.items()])
 
 
-_INT64 = pa.int64()
+#: The columns that all changes have.
+_FIXED = ("op", "query", "match_id", "events", "first_ts", "last_ts")
 
 
 class Repeated:
@@ -106,6 +107,9 @@ class ChangeWriter:
         self._id_type = schema.field("events").type.value_type
         self._ts_type = schema.field("first_ts").type
         self._texts = {text: Repeated(text) for text in ("insert", "delete")} | {"query": Repeated(pattern.plan.name)}
+        self._fixed = pa.schema([schema.field(name) for name in _FIXED])
+        self._signed = pa.types.is_signed_integer(self._id_type)
+        self._slot = np.zeros(10, np.uint64)  # where a struct ArrowArray is handed over
         level = pattern.plan.level
         self._amends = level.on_late == "amend"
         self._revises = isinstance(level, Aggressive) and level.corrections == "replace"
@@ -124,18 +128,22 @@ class ChangeWriter:
         refs = np.empty((n, len(positives)), np.int64)
         for column, index in enumerate(positives):
             refs[:, column] = rows.ref(index)
-        ids = self._log.take(self._id, refs.ravel())
-        columns: dict[str, pa.Array] = {
-            "op": self._ops(deltas),
-            "query": self._texts["query"].take(n),
-            "match_id": texts_of(kernels.match_digits(*hash_halves(ids), len(positives), *self._name), n),
-            "events": self._lists(_as(ids, self._id_type), n, len(positives)),
-        }
         if self._uncertain:
-            columns |= self._spans(deltas)
+            first, last = _joint(deltas, "earliest", 0), _joint(deltas, "latest", -1)
         else:
-            columns["first_ts"] = self._moments(rows.time(positives[0]))
-            columns["last_ts"] = self._moments(rows.time(positives[-1]))
+            first, last = rows.time(positives[0]), rows.time(positives[-1])
+        first, last = self._moments(first), self._moments(last)
+        if kernels.write_changes is not None:
+            fixed = self._whole(deltas, refs, first, last)
+            if len(self._fields) == len(_FIXED):
+                return fixed
+            columns = dict(zip(_FIXED, fixed.columns, strict=True))
+        else:
+            columns = self._by_column(deltas, refs, first, last)
+        if self._uncertain:
+            columns |= {"earliest": columns["first_ts"], "latest": columns["last_ts"]}
+            columns["confidence"] = _joint_confidence(deltas)
+            columns["confidence_error"] = pa.array(np.concatenate([r.error for r in _revisions(deltas)]))
         if self._amends:
             columns["amended"] = pa.concat_arrays([pa.repeat(d.amended, len(d.rows)) for d in deltas])
         if self._revises:
@@ -149,12 +157,26 @@ class ChangeWriter:
         arrays = [columns[name] if name in columns else pa.nulls(n, kind) for name, kind in self._fields]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _spans(self, deltas: Sequence[Delta]) -> dict[str, pa.Array]:
-        """What is known of the time of matches, and how probable they are."""
-        first, last = self._moments(_joint(deltas, "earliest", 0)), self._moments(_joint(deltas, "latest", -1))
-        spans = {"first_ts": first, "last_ts": last, "earliest": first, "latest": last}
-        error = pa.array(np.concatenate([r.error for r in _revisions(deltas)]))
-        return spans | {"confidence": _joint_confidence(deltas), "confidence_error": error}
+    def _whole(self, deltas: Sequence[Delta], refs: I64, first: I64, last: I64) -> pa.RecordBatch:
+        """The fixed columns, in one go."""
+        ids = self._log.raw(self._id, refs.ravel())
+        ops = [(d.insert, len(d.rows)) for d in deltas]
+        name, each = self._pattern.plan.name, refs.shape[1]
+        kernels.write_changes(self._slot, ops, name, ids, self._signed, each, first, last, *self._name)
+        return pa.RecordBatch._import_from_c(self._slot.ctypes.data, self._fixed)
+
+    def _by_column(self, deltas: Sequence[Delta], refs: I64, first: I64, last: I64) -> dict[str, pa.Array]:
+        """The fixed columns, one after another."""
+        n, each = refs.shape
+        ids = self._log.take(self._id, refs.ravel())
+        return {
+            "op": self._ops(deltas),
+            "query": self._texts["query"].take(n),
+            "match_id": texts_of(kernels.match_digits(*hash_halves(ids), each, *self._name), n),
+            "events": self._lists(_as(ids, self._id_type), n, each),
+            "first_ts": self._times_of(first),
+            "last_ts": self._times_of(last),
+        }
 
     def _known(self, deltas: Sequence[Delta], lookup: Lookup) -> Lookup:
         """A lookup that knows what functions say too."""
@@ -180,14 +202,16 @@ class ChangeWriter:
         pieces = [self._texts["insert" if d.insert else "delete"].take(len(d.rows)) for d in deltas]
         return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
-    def _moments(self, ts: I64) -> pa.Array:
-        """Times in the stream's units as the output's type."""
-        kind = self._ts_type
-        if not pa.types.is_timestamp(kind):
-            return pa.Array.from_buffers(kind, len(ts), [None, pa.py_buffer(ts)]) if kind == _INT64 else pa.array(ts)
-        per_unit, per_value = self._times.scale, UNITS[kind.unit]
-        values = ts * (per_unit // per_value) if per_unit >= per_value else ts // (per_value // per_unit)
-        return pa.array(values).view(kind)
+    def _moments(self, ts: I64) -> I64:
+        """Times in the stream's units in those of the output's type."""
+        if not pa.types.is_timestamp(self._ts_type):
+            return ts
+        per_unit, per_value = self._times.scale, UNITS[self._ts_type.unit]
+        return ts * (per_unit // per_value) if per_unit >= per_value else ts // (per_value // per_unit)
+
+    def _times_of(self, moments: I64) -> pa.Array:
+        """A column of the output's type."""
+        return pa.Array.from_buffers(self._ts_type, len(moments), [None, pa.py_buffer(np.ascontiguousarray(moments))])
 
     def _causes(self, delta: Delta) -> I64:
         """The arrival number of the event that caused each change: the negative that killed, or the match's last to

@@ -8,12 +8,13 @@ real ids decide.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from latecomer.runtime.batches import Batch
 from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64
 from latecomer.storage.ids import IdIndex
@@ -24,18 +25,31 @@ from latecomer.storage.store import Bools
 FloorAt = Callable[[I64], I64]
 
 
-@dataclass(frozen=True, slots=True)
 class Newcomers:
-    """n events of a batch that want to be entered. ``refs`` are the references they get if all count."""
+    """n events of a batch that want to be entered: its ``rows``. ``refs`` are the references they get if all count.
 
-    hashes: U64
-    ids: Callable[[I64], pa.Array]
-    ts: I64
-    content: U64
-    refs: I64
+    ``hashes`` and ``content`` are those of all rows of the batch; ``first`` is the first of the references.
+    """
+
+    def __init__(self, id_name: str, batch: Batch, rows: I64, hashes: U64, content: U64, first: int) -> None:
+        self.id_name, self._batch, self._rows, self._content = id_name, batch, rows, content
+        self.hashes = hashes if len(rows) == len(batch) else hashes.take(rows)
+        self.refs = np.arange(first, first + len(rows))
+
+    def ids(self, at: I64) -> pa.Array:
+        """The ids of some of them."""
+        return self._batch.columns[self.id_name].take(pa.array(self._rows.take(at)))
+
+    @cached_property
+    def ts(self) -> I64:
+        return self._batch.ts.take(self._rows)
+
+    @cached_property
+    def content(self) -> U64:
+        return self._content.take(self._rows)
 
 
-def enter(index: IdIndex, log: EventLog, id_name: str, new: Newcomers, floor_at: FloorAt) -> tuple[Bools, Bools] | None:
+def enter(index: IdIndex, log: EventLog, new: Newcomers, floor_at: FloorAt) -> tuple[Bools, Bools] | None:
     """Enter the events that count into the index, under references without gaps.
 
     Returns masks: which repeat an earlier event, and which of those say something else than it did; None when none
@@ -53,7 +67,7 @@ def enter(index: IdIndex, log: EventLog, id_name: str, new: Newcomers, floor_at:
     old = ~within & log.present(refs)
     rows, refs = rows[old], refs[old]
     if len(rows):
-        same = pc.equal(log.take(id_name, refs), new.ids(rows)).to_numpy(zero_copy_only=False)
+        same = pc.equal(log.take(new.id_name, refs), new.ids(rows)).to_numpy(zero_copy_only=False)
         same &= log.ts(refs) >= floor_at(rows)
         rows, refs = rows[same], refs[same]
         repeats[rows] = True

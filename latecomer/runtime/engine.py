@@ -54,6 +54,8 @@ _SLICES = 128
 #: A late event may wait for the shelf for this part of the time that state is kept, or for a window.
 _WAIT = 4
 
+_NONE_OF_THEM = np.zeros(0, bool)
+
 #: A piece of output: a record batch of changes, or one of late rows.
 Piece = tuple[bool, pa.RecordBatch]
 
@@ -313,27 +315,18 @@ class Engine:
             # By what could be forgotten before this batch: an early row of it may repeat what a late row lets go.
             first = np.repeat(rows[:1], len(self.types))
             self._forget_ids(self._floors(None, np.arange(len(self.types)), first, moments), len(rows))
-        ids = batch.columns[self.intake.id_name]
-        repeats = conflicts = np.zeros(len(rows), bool)
-        kept, left = rows, None
+        repeats = conflicts = _NONE_OF_THEM
+        kept, left = rows, None  # rows whose ids are not known as cold, and where they are among all
         if self.cold is not None and len(self.cold):
             repeats, conflicts = self._known_cold(self.cold, batch, rows, hashes, content, moments)
             if some(repeats):
                 left = (~repeats).nonzero()[0]
                 kept = rows[left]
         if len(kept):
-            whole = len(kept) == len(batch)
-            new = Newcomers(
-                hashes if whole else hashes[kept],
-                lambda some: ids.take(pa.array(kept[some])),
-                batch.ts[kept],
-                content[kept],
-                np.arange(self.log.end, self.log.end + len(kept)),
-            )
+            new = Newcomers(self.intake.id_name, batch, kept, hashes, content, self.log.end)
             found = enter(
                 self.ids,
                 self.log,
-                self.intake.id_name,
                 new,
                 lambda some: self._floors(batch, batch.types[kept[some]], kept[some], moments),
             )

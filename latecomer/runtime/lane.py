@@ -145,7 +145,7 @@ class Lane:
         rows: dict[Selection, Picked] = {}
         for selection in self.stores:
             at, hashes = _among(selector, selection, accepted)
-            rows[selection] = hashes, ts[at], refs[at]
+            rows[selection] = (hashes, ts.take(at), refs.take(at)) if len(at) else (hashes, at, at)
         return rows
 
     def _sorted(self, rows: Mapping[Selection, Picked]) -> dict[Selection, Picked]:

@@ -614,6 +614,8 @@ class Runtime:
         outputs = list(pieces)
         if len(outputs) == 1:
             return outputs[0]
+        if not outputs:
+            return self._nothing()
         changes = [o.changes for o in outputs if o.changes.num_rows]
         late = [o.late for o in outputs if o.late.num_rows]
         nothing = self._nothing()

@@ -65,6 +65,10 @@ def _nameless(expr: Any) -> Any:
     return expr
 
 
+_NO_ROWS, _THE_ONE = np.zeros(0, np.int64), np.zeros(1, np.int64)
+_NO_HASHES = np.zeros(0, np.uint64)
+
+
 class Selector:
     """Applies selections to one batch of accepted events; what several selections share is computed once."""
 
@@ -90,6 +94,8 @@ class Selector:
     def select(self, selection: Selection) -> tuple[I64, U64]:
         """Positions in the batch, ascending, and their key hashes."""
         rows = self._filter(selection)
+        if not len(rows):
+            return rows, _NO_HASHES
         for name in selection.key:
             usable = self._usable_keys(name)
             if usable is not None:
@@ -107,12 +113,17 @@ class Selector:
             return known
         rows = self._of_type.get(selection.type)
         if rows is None:
-            rows = self._of_type[selection.type] = (self._types == self._numbers[selection.type]).nonzero()[0]
+            rows = self._of_type[selection.type] = self._rows_of(self._numbers[selection.type])
         for conjunct in selection.filter:
             if len(rows):
                 rows = rows[self._conditions[conjunct](self._lookup(rows), len(rows))]
         self._filtered[selection.type, selection.filter] = rows
         return rows
+
+    def _rows_of(self, number: int) -> I64:
+        if len(self._types) == 1:  # many streams come one event at a time
+            return _THE_ONE if self._types[0] == number else _NO_ROWS
+        return (self._types == number).nonzero()[0]
 
     def _lookup(self, rows: I64) -> Lookup:
         positions = pa.array(rows)

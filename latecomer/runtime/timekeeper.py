@@ -32,7 +32,7 @@ from latecomer.stream import Stream
 from latecomer.units import Duration
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Moments:
     """What is known at each row: ``clock`` and ``sources`` have one entry per row of the batch (meaningless where the
     row is no event); ``ahead`` are the rows beyond the guard, by how much they were in ``ahead_by``.
@@ -91,8 +91,10 @@ class Timekeeper:
         """Move through a batch. Rows that are ahead lose their type."""
         n = len(batch)
         ahead, ahead_by = self._guard(batch)
-        is_event = batch.types >= OTHER
-        events = is_event.nonzero()[0]
+        is_event: Bools | None = None  # all
+        if len(batch.malformed) or len(ahead) or self._stream.punctuation is not None:
+            is_event = batch.types >= OTHER
+        events = counted(n) if is_event is None else is_event.nonzero()[0]
         before = len(self.sources)
         sources, known = self._source_numbers(batch, is_event)
         if len(events) == n:
@@ -118,7 +120,7 @@ class Timekeeper:
             self.latest_of = np.append(self.latest_of, np.full(missing, BEGINNING))
             np.maximum.at(self.latest_of, own, arrivals.ts)
         else:
-            own = _ZEROS[: len(arrivals)] if len(arrivals) <= len(_ZEROS) else np.zeros(len(arrivals), np.int64)
+            own = _many(0, len(arrivals))
         self.lateness.add(own, arrivals.clock - arrivals.ts)
 
     def count_late(self, sources: I64) -> None:
@@ -155,11 +157,13 @@ class Timekeeper:
         batch.types[rows] = AHEAD
         return rows, batch.ts[rows] - latest
 
-    def _source_numbers(self, batch: Batch, is_event: Any) -> tuple[I64, I64]:
+    def _source_numbers(self, batch: Batch, is_event: Bools | None) -> tuple[I64, I64]:
         """Each row's source as a number, ANY where that does not matter, and how many sources are known at each row."""
         n = len(batch)
         if not self._by_source or self._stream.source is None:
-            return np.full(n, ANY), np.zeros(n, np.int64)
+            return _many(ANY, n), _many(0, n)
+        if is_event is None:
+            is_event = np.ones(n, bool)
         encoded = batch.columns[self._stream.source].dictionary_encode()
         codes = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy().astype(np.int64)
         values = [*encoded.dictionary.to_pylist(), None]
@@ -188,7 +192,7 @@ class Timekeeper:
     def _promise(self, batch: Batch, sources: I64, known: I64, before: int, arrivals: Arrivals, events: I64) -> History:
         """Take in the batch's punctuation and what generators make of its events; ``before``: sources known before
         it."""
-        rows = np.zeros(0, np.int64)
+        rows = _EMPTY
         if self._stream.punctuation is not None:
             rows = np.flatnonzero((batch.types == PUNCTUATION) & ~self._keyed(batch))
         parts = []
@@ -350,8 +354,29 @@ QUANTILES = (0.5, 0.9, 0.99, 1.0)
 #: Sources that are watched one by one (the first so many); statistics take the others together.
 WATCHED = 1_000
 _EMPTY = np.zeros(0, np.int64)
-_ZEROS = np.zeros(4_096, np.int64)  # for batches up to this length; nobody writes to it
 NO_PROMISE = Punctuation(_EMPTY, _EMPTY, _EMPTY, _EMPTY, _EMPTY)
+
+
+def _constants() -> dict[int | None, I64]:
+    """What batches up to a length take pieces of: one value many times over, and the numbers from 0 on."""
+    made = {0: np.zeros(_READY, np.int64), ANY: np.full(_READY, ANY), None: np.arange(_READY)}
+    for values in made.values():
+        values.flags.writeable = False
+    return made
+
+
+_READY = 4_096
+_MADE = _constants()
+
+
+def _many(value: int, n: int) -> I64:
+    """``value`` (0 or ANY) ``n`` times, for reading."""
+    return _MADE[value][:n] if n <= _READY else np.full(n, value)
+
+
+def counted(n: int) -> I64:
+    """The numbers from 0 to ``n - 1``, for reading."""
+    return _MADE[None][:n] if n <= _READY else np.arange(n)
 
 
 def in_order(parts: Sequence[Punctuation]) -> Punctuation:

@@ -208,6 +208,18 @@ class FixedColumn:
         return self.values.nbytes + self._valid.nbytes
 
 
+def raw_of(values: pa.Array) -> Raw:
+    """Integers, texts or byte strings as they lie in memory, texts with offsets of 64 bits; whatever under nulls."""
+    kind, buffers, n = values.type, values.buffers(), len(values)
+    if pa.types.is_integer(kind):
+        width = kind.bit_width // 8
+        return np.frombuffer(buffers[1], f"u{width}", n, width * values.offset)
+    large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    dtype = np.dtype(np.int64 if large else np.int32)
+    edges = np.frombuffer(buffers[1], dtype, n + 1, dtype.itemsize * values.offset).astype(np.int64)
+    return edges, _NO_BYTES if buffers[2] is None else np.frombuffer(buffers[2], np.uint8)
+
+
 class BytesColumn:
     """Texts and byte strings: offsets into one growable buffer of bytes.
 

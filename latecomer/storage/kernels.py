@@ -496,10 +496,13 @@ follow: Any = None
 resume: Any = None
 
 
-# --- reading ----------------------------------------------------------------------------------------------------------
+# --- whole batches ----------------------------------------------------------------------------------------------------
 
 #: Reads a whole record batch in one pass (``native/intake.h``); None: it takes one column after another.
 read_rows: Any = None
+
+#: Makes a whole record batch of changes (``native/output.h``); None: it takes one column after another.
+write_changes: Any = None
 
 # --- the choice -------------------------------------------------------------------------------------------------------
 
@@ -523,6 +526,7 @@ TWINS = (
     "held",
     "ranks",
     "read_rows",
+    "write_changes",
 )
 
 

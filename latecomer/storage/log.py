@@ -28,6 +28,7 @@ from latecomer.storage.columns import (
     Raw,
     every,
     make_column,
+    raw_of,
     some,
 )
 from latecomer.storage.hashing import U64
@@ -198,6 +199,15 @@ class EventLog:
         order[~paged] = np.arange(len(refs) - np.count_nonzero(paged))
         order[paged] = np.arange(len(refs) - np.count_nonzero(paged), len(refs))
         return values.take(pa.array(order))
+
+    def raw(self, name: str, refs: I64) -> Raw:
+        """Values at ``refs`` of a column of integers, texts or byte strings, as they lie in memory (texts with offsets
+        of 64 bits); whatever under nulls.
+        """
+        column = self.columns[name]
+        if isinstance(column, FixedColumn) and self._paged(refs) is None:
+            return column.values.live().take(self._at(refs))
+        return raw_of(self.take(name, refs))
 
     def equal(self, name: str, refs: I64, other: str, other_refs: I64) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Whether the real values agree, row by row; False where either is null."""

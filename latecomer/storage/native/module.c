@@ -1,8 +1,8 @@
 /* The compiled kernels: the inner loops of storage, one row at a time where NumPy needs whole columns.
  *
- * Rule: every function here has a twin in `kernels.py`, written in NumPy, that says what it means (that of `follow` is
- * the NumPy road of `runtime/sequence.py`, that of `read_rows` the road column by column: `runtime/reading.py`); tests
- * compare the two. Arguments are one-dimensional arrays of 64-bit values unless said otherwise; a wrong shape or width raises
+ * Rule: every function here has a twin in `kernels.py`, written in NumPy, that says what it means (those of `follow`,
+ * `read_rows` and `write_changes` are the roads in NumPy and Arrow of `runtime/`); tests compare the two. Arguments are
+ * one-dimensional arrays of 64-bit values unless said otherwise; a wrong shape or width raises
  * TypeError, and no function writes to an argument, except the tables of an id index. Nothing here keeps state.
  * Loops over many rows run without the interpreter's lock.
  */
@@ -31,6 +31,7 @@
 #include "hashes.h"
 #include "ids.h"
 #include "intake.h"
+#include "output.h"
 #include "payload.h"
 #include "source.h"
 #include "runs.h"
@@ -43,7 +44,8 @@ static PyMethodDef methods[] = {
     METHOD(match_digits), METHOD(put),     METHOD(arrange),    METHOD(merge),       METHOD(join),
     METHOD(nearest),      METHOD(equal_words),                 METHOD(equal_texts),
     METHOD(fuse),         METHOD(fuse_build),  METHOD(held),    METHOD(ranks),      METHOD(program),
-    METHOD(follow),       METHOD(resume),      METHOD(read_rows),                   {NULL, NULL, 0, NULL},
+    METHOD(follow),       METHOD(resume),      METHOD(read_rows),                   METHOD(write_changes),
+    {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_compiled", "Compiled kernels of storage.", 0, methods};

@@ -1,0 +1,251 @@
+/* Changes as a record batch, through Arrow's C data interface: the fixed columns of matches that come or go.
+ *
+ * Its twin is not in `kernels.py`: it is what `ChangeWriter` does column by column.
+ */
+
+/* A leaf is one block: pointers to its buffers, and these. */
+static void release_leaf(ArrowArray *leaf)
+{
+    free(leaf->private_data);
+    leaf->release = NULL;
+}
+
+/* Room for up to two buffers of so many bytes behind an absent bitmap; NULL where there is no memory. */
+static char *make_leaf(ArrowArray *leaf, int64_t n, int64_t first, int64_t second)
+{
+    int64_t head = 3 * sizeof(void *), begin = head + (first + 15) / 8 * 8;
+    char *block = malloc(begin + (second < 0 ? 0 : second) + 8);
+    memset(leaf, 0, sizeof *leaf);
+    if (block == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    const void **buffers = (const void **)block;
+    buffers[0] = NULL;
+    buffers[1] = block + head;
+    buffers[2] = block + begin;
+    leaf->length = n;
+    leaf->n_buffers = second < 0 ? 2 : 3;
+    leaf->buffers = buffers;
+    leaf->private_data = block;
+    leaf->release = release_leaf;
+    return block + head;
+}
+
+/* Room for `n` texts of `bytes` bytes together; their offsets. */
+static int32_t *make_texts(ArrowArray *leaf, int64_t n, int64_t bytes, char **letters)
+{
+    if (bytes > INT32_MAX) {
+        PyErr_SetString(PyExc_MemoryError, "the texts of one piece of changes are longer than 2 GiB");
+        leaf->release = NULL;
+        return NULL;
+    }
+    int32_t *edges = (int32_t *)make_leaf(leaf, n, (n + 1) * sizeof *edges, bytes);
+    if (edges != NULL) {
+        *letters = (char *)leaf->buffers[2];
+        edges[0] = 0;
+    }
+    return edges;
+}
+
+static int make_words(ArrowArray *leaf, int64_t n, int width, const void *values)
+{
+    char *own = make_leaf(leaf, n, n * width, -1);
+    if (own != NULL && n)
+        memcpy(own, values, n * width);
+    return own != NULL;
+}
+
+enum { OP, QUERY, MATCH_ID, EVENTS, FIRST_TS, LAST_TS, COLUMNS };
+
+/* The batch's own block: its columns, the elements of the lists, and pointers to all of them. */
+typedef struct {
+    ArrowArray columns[COLUMNS], element;
+    ArrowArray *pointers[COLUMNS], *of_list[1];
+    const void *buffers[1];
+} Changes;
+
+static void release_list(ArrowArray *list)
+{
+    if (list->children[0]->release != NULL)
+        list->children[0]->release(list->children[0]);
+    release_leaf(list);
+}
+
+static void release_changes(ArrowArray *batch)
+{
+    for (int i = 0; i < COLUMNS; i++)
+        if (batch->children[i]->release != NULL)
+            batch->children[i]->release(batch->children[i]);
+    free(batch->private_data);
+    batch->release = NULL;
+}
+
+/* The ids of constituents: words of a width, or texts. */
+typedef struct {
+    npy_intp n;
+    int width, is_signed; /* width 0: texts */
+    const void *words;
+    const int64_t *edges; /* of texts */
+    const uint8_t *letters;
+} Ids;
+
+static inline uint64_t id_hash(const Ids *ids, npy_intp at, uint64_t salt)
+{
+    uint64_t word;
+    switch (ids->width) {
+    case 0: return text_hash(ids->letters + ids->edges[at], ids->edges[at + 1] - ids->edges[at], salt);
+    case 1: word = ids->is_signed ? (uint64_t)((const int8_t *)ids->words)[at] : ((const uint8_t *)ids->words)[at]; break;
+    case 2: word = ids->is_signed ? (uint64_t)((const int16_t *)ids->words)[at] : ((const uint16_t *)ids->words)[at]; break;
+    case 4: word = ids->is_signed ? (uint64_t)((const int32_t *)ids->words)[at] : ((const uint32_t *)ids->words)[at]; break;
+    default: word = ((const uint64_t *)ids->words)[at];
+    }
+    return mix((word ^ salt) + GOLDEN);
+}
+
+static int make_elements(ArrowArray *leaf, const Ids *ids)
+{
+    if (ids->width)
+        return make_words(leaf, ids->n, ids->width, ids->words);
+    char *letters;
+    int64_t first = ids->edges[0], size = ids->edges[ids->n] - first;
+    int32_t *edges = make_texts(leaf, ids->n, size, &letters);
+    if (edges == NULL)
+        return 0;
+    for (npy_intp i = 1; i <= ids->n; i++)
+        edges[i] = (int32_t)(ids->edges[i] - first);
+    if (size)
+        memcpy(letters, ids->letters + first, size);
+    return 1;
+}
+
+static int make_ops(ArrowArray *leaf, npy_intp n, PyObject *ops)
+{
+    char *letters;
+    int32_t *edges = make_texts(leaf, n, 6 * n, &letters);
+    Py_ssize_t at = 0, pairs = edges ? PyList_GET_SIZE(ops) : 0;
+    for (Py_ssize_t i = 0; i < pairs; i++) {
+        int insert;
+        Py_ssize_t rows;
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(ops, i), "pn", &insert, &rows))
+            return 0;
+        if (rows < 0 || at + rows > n)
+            break;
+        for (Py_ssize_t row = 0; row < rows; row++, at++) {
+            memcpy(letters + 6 * at, insert ? "insert" : "delete", 6);
+            edges[at + 1] = (int32_t)(6 * (at + 1));
+        }
+    }
+    if (edges != NULL && at != n)
+        PyErr_SetString(PyExc_TypeError, "the ops are not so many as the matches");
+    return edges != NULL && at == n;
+}
+
+static int make_names(ArrowArray *leaf, npy_intp n, const char *name, Py_ssize_t length)
+{
+    char *letters;
+    int32_t *edges = make_texts(leaf, n, n * length, &letters);
+    for (npy_intp i = 0; edges && i < n; i++) {
+        memcpy(letters + i * length, name, length);
+        edges[i + 1] = (int32_t)((i + 1) * length);
+    }
+    return edges != NULL;
+}
+
+static int make_match_ids(ArrowArray *leaf, npy_intp n, npy_intp each, const Ids *ids, const uint64_t *name)
+{
+    static const char digits[] = "0123456789abcdef";
+    char *letters;
+    int32_t *edges = make_texts(leaf, n, 32 * n, &letters);
+    for (npy_intp row = 0; edges && row < n; row++) {
+        for (int half = 0; half < 2; half++) {
+            uint64_t value = name[half];
+            for (npy_intp i = row * each; i < (row + 1) * each; i++)
+                value = mix(value * GOLDEN + id_hash(ids, i, (uint64_t)(half + 1) * GOLDEN));
+            for (int shift = 60; shift >= 0; shift -= 4)
+                *letters++ = digits[(value >> shift) & 15];
+        }
+        edges[row + 1] = (int32_t)(32 * (row + 1));
+    }
+    return edges != NULL;
+}
+
+static int make_lists(ArrowArray *leaf, npy_intp n, npy_intp each, Changes *changes, const Ids *ids)
+{
+    int32_t *edges = (int32_t *)make_leaf(leaf, n, (n + 1) * sizeof *edges, -1);
+    for (npy_intp i = 0; edges && i <= n; i++)
+        edges[i] = (int32_t)(i * each);
+    if (edges == NULL || !make_elements(&changes->element, ids))
+        return 0;
+    changes->of_list[0] = &changes->element;
+    leaf->n_children = 1;
+    leaf->children = changes->of_list;
+    leaf->release = release_list;
+    return 1;
+}
+
+/* write_changes(slot, ops, name, ids, is_signed, each, first, last, name_high, name_low)
+ *
+ * Fills `slot`, room for a struct ArrowArray, with the fixed columns of changes, for one import. `ops` is a list of
+ * (insert, rows) for as many matches as `first` and `last`, their first and last times, have; `ids` are `each` for every
+ * match: words of any width, or (offsets, bytes) of texts.
+ */
+static PyObject *write_changes(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Held held = {{0}, 0};
+    npy_intp n = -1, room = -1;
+    int64_t each;
+    uint64_t halves[2];
+    Py_ssize_t length;
+    if (!expects(count, 10) || !integer(args[5], &each) || !word(args[8], &halves[0]) || !word(args[9], &halves[1]))
+        return NULL;
+    const char *name = PyUnicode_AsUTF8AndSize(args[2], &length);
+    if (name == NULL)
+        return NULL;
+    Ids ids = {.n = -1, .is_signed = PyObject_IsTrue(args[4])};
+    ArrowArray *slot = array(args[0], 8, &room, &held);
+    const int64_t *first = slot ? array(args[6], 8, &n, &held) : NULL, *last = first ? array(args[7], 8, &n, &held) : NULL;
+    int good = last != NULL;
+    if (good && PyTuple_Check(args[3]) && PyTuple_GET_SIZE(args[3]) == 2) {
+        npy_intp edges = -1, letters = -1;
+        good = (ids.edges = array(PyTuple_GET_ITEM(args[3], 0), 8, &edges, &held)) &&
+               (ids.letters = array(PyTuple_GET_ITEM(args[3], 1), 1, &letters, &held));
+        ids.n = edges - 1;
+        for (npy_intp i = 0; good && i < ids.n; i++)
+            good = ids.edges[i] <= ids.edges[i + 1];
+        good = good && ids.n >= 0 && ids.edges[0] >= 0 && ids.edges[ids.n] <= letters;
+    } else if (good) {
+        ids.width = PyArray_Check(args[3]) ? (int)PyArray_ITEMSIZE((PyArrayObject *)args[3]) : 8;
+        good = (ids.width == 1 || ids.width == 2 || ids.width == 4 || ids.width == 8) &&
+               (ids.words = array(args[3], ids.width, &ids.n, &held));
+    }
+    good = good && each > 0 && ids.n == n * each && ids.n <= INT32_MAX && room * 8 >= (npy_intp)sizeof *slot &&
+           (void *)slot == DATA(args[0]) && PyArray_ISWRITEABLE((PyArrayObject *)args[0]) && PyList_Check(args[1]);
+    if (!good) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "the arguments do not fit each other");
+        let_go(&held);
+        return NULL;
+    }
+    Changes *changes = calloc(1, sizeof *changes);
+    if (changes == NULL) {
+        let_go(&held);
+        return PyErr_NoMemory();
+    }
+    for (int i = 0; i < COLUMNS; i++)
+        changes->pointers[i] = changes->columns + i;
+    ArrowArray *to = changes->columns;
+    *slot = (ArrowArray){.length = n, .n_buffers = 1, .n_children = COLUMNS, .buffers = changes->buffers};
+    slot->children = changes->pointers;
+    slot->private_data = changes;
+    slot->release = release_changes;
+    good = make_ops(to + OP, n, args[1]) && make_names(to + QUERY, n, name, length) &&
+           make_match_ids(to + MATCH_ID, n, each, &ids, halves) && make_lists(to + EVENTS, n, each, changes, &ids) &&
+           make_words(to + FIRST_TS, n, 8, first) && make_words(to + LAST_TS, n, 8, last);
+    let_go(&held);
+    if (!good) {
+        release_changes(slot);
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
