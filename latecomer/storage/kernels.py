@@ -525,8 +525,6 @@ TWINS = (
     "fuse_build",
     "held",
     "ranks",
-    "read_rows",
-    "write_changes",
 )
 
 
@@ -546,7 +544,7 @@ def _choose(wanted: str) -> bool:
         return False
     for name in TWINS:
         globals()[name] = getattr(native, name, globals()[name])  # one that was built before knows fewer
-    for name in ("program", "follow", "resume"):
+    for name in ("program", "follow", "resume", "read_rows", "write_changes"):
         globals()[name] = getattr(native, name, None)
     return True
 
