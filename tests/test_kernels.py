@@ -88,25 +88,43 @@ def test_match_ids_are_alike(n, each, name, data):
     same("match_digits", high, low, each, name, name * 2 + 1)
 
 
-@given(st.lists(st.integers(1, 12), max_size=60), st.booleans(), st.booleans(), st.integers(0, 9))
-def test_ids_are_entered_alike(marks, unique, wide, base):
-    """Where entries lie may differ; what each mark leads to may not."""
+@given(
+    st.lists(st.integers(1, 12), max_size=60),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2**33),
+    st.integers(0, 100),
+    st.integers(0, 200),
+)
+def test_ids_are_entered_alike(marks, unique, wide, base, first, done):
+    """Where entries lie may differ; what each mark leads to may not, nor in which of two tables it is."""
     wanted = np.array([m << 28 for m in marks], np.uint32)
     own = np.arange(len(marks)) + base
     found = []
     for module in (PLAIN, NATIVE):
-        table = np.zeros(2 * len(marks) + 3, np.uint32)
-        refs = np.full(len(table), 7, np.int64 if wide else np.uint32)
+        tables = [np.zeros(size, np.uint32) for size in (2 * len(marks) + 3, 3 * len(marks) + 1)]
+        refs = [np.full(len(table), 7, np.int64 if wide else np.uint32) for table in tables]
+        size = len(tables[0])
+        hand = first % size, done % (size + 1)
         left: list[int] = []
         entered = 0
         for half in (slice(0, len(marks) // 2), slice(len(marks) // 2, None)):
-            open_rows, count = module.put(table, refs, wanted[half], own[half], base, unique)
+            arrays = tables[0], refs[0], tables[1], refs[1]
+            open_rows, count = module.put(*arrays, *hand, wanted[half], own[half], unique)
             left += (open_rows + (half.start or 0)).tolist()
             entered += count
-        taken = table.nonzero()[0]
-        found.append((left, entered, sorted(zip(table[taken].tolist(), refs[taken].tolist(), strict=True))))
+        each = []
+        for table, values in zip(tables, refs, strict=True):
+            taken = table.nonzero()[0]
+            each.append(sorted(zip(table[taken].tolist(), values[taken].tolist(), strict=True)))
+        over = [PLAIN.gone_over(np.array([m for m, _ in some], np.uint32), size, *hand) for some in each]
+        assert not over[0].any() and over[1].all()
+        found.append((left, entered, each))
     assert found[0] == found[1]
     assert found[0][1] == (len(set(marks)) if unique else len(marks))
+    told = sorted(ref for some in found[0][2] for _, ref in some)
+    kept = np.delete(own, np.array(found[0][0], int)).tolist()
+    assert told == (kept if wide else sorted(ref % 2**32 for ref in kept))
 
 
 #: Times around several slices of 2**10, before and after zero.
@@ -180,7 +198,7 @@ def test_texts_are_compared_alike(data, values):
     at = st.lists(st.integers(0, len(values) - 1), min_size=5, max_size=5).map(lambda v: np.array(v, np.int64))
     a, b = data.draw(at), data.draw(at)
     bytes_ = np.frombuffer(whole, np.uint8)
-    result = same("equal_texts", offsets, bytes_, a + 3, 3, offsets, bytes_, b, 0)
+    result = same("equal_texts", offsets + 5, bytes_, a + 3, 3, offsets, bytes_, b, 0)
     assert result.tolist() == [values[i] == values[j] for i, j in zip(a.tolist(), b.tolist(), strict=True)]
 
 
@@ -193,7 +211,8 @@ def test_texts_are_compared_alike(data, values):
         lambda: NATIVE.combine(np.zeros(2, np.uint64), np.zeros(3, np.uint64)),
         lambda: NATIVE.hash_texts(np.array([0, 9], np.int32), np.zeros(3, np.uint8), 0),
         lambda: NATIVE.join([(0, np.zeros(2, np.uint64))], 10, *[np.zeros(1, np.int64)] * 3, 9),
-        lambda: NATIVE.put(np.zeros(4, np.uint32), np.zeros(3, np.uint32), *[np.zeros(1, np.uint32)] * 2, 0, True),
+        lambda: NATIVE.put(*[np.zeros(4, np.uint32), np.zeros(3, np.uint32)] * 2, 0, 0, *[np.zeros(1)] * 2, True),
+        lambda: NATIVE.put(*[np.zeros(8, np.uint32)[::2]] * 4, 0, 0, np.zeros(1, np.uint32), np.zeros(1), True),
         lambda: NATIVE.nearest(),
     ],
 )
@@ -207,7 +226,7 @@ def test_references_outside_are_refused():
     with pytest.raises(IndexError):
         NATIVE.equal_words(one, one + 1, 0, one, one, 0)
     with pytest.raises(ValueError, match="full"):
-        NATIVE.put(np.ones(2, np.uint32), np.zeros(2, np.uint32), np.full(1, 5, np.uint32), one, 0, True)
+        NATIVE.put(*[np.ones(2, np.uint32)] * 4, 0, 0, np.full(1, 5, np.uint32), one, True)
 
 
 @pytest.mark.parametrize(("switch", "compiled"), [("numpy", False), ("compiled", True), ("", True)])

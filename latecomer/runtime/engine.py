@@ -311,7 +311,7 @@ class Engine:
         """Enter the ids of ``rows``; the rows that count. Duplicates lose their type; conflicting ones are reported."""
         if not len(rows):
             return rows
-        if not self.ids.room_for(len(rows)):
+        if self.ids.due(len(rows)):
             # By what could be forgotten before this batch: an early row of it may repeat what a late row lets go.
             first = np.repeat(rows[:1], len(self.types))
             self._forget_ids(self._floors(None, np.arange(len(self.types)), first, moments), len(rows))
@@ -473,9 +473,8 @@ class Engine:
             self.log.compact(live)
 
     def _forget_ids(self, floors: I64, more: int) -> None:
-        """Forget the ids of events below the floor of their type."""
-        self.ids.rebuild(self.log.passing(lambda ts, types: ts >= floors.take(types)), more)
-        if self.cold is not None:
+        """Forget ids of events below the floor of their type, and make room for ``more``."""
+        if self.ids.tend(more, lambda refs: self.log.reach(refs, floors)) and self.cold is not None:
             self.cold.forget(lambda ts, types: ts >= floors[types])
 
     # --- memory ------------------------------------------------------------------------------------------------------

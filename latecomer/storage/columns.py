@@ -1,8 +1,9 @@
 """Growable columns: append at the end, drop from the front, gather anywhere.
 
 A column is one contiguous piece of memory, so that gathering rows for candidates is one call however many batches
-brought them. Appending is amortised O(1) per value; so is dropping a prefix, whose memory comes back once it is as much
-as a half of what is left.
+brought them. Appending is amortised O(1) per value, and never waits for all the others: a column that needs more memory
+copies some of its values there with each append that follows, and goes over once it has them all. The memory of a
+dropped prefix goes back piece by piece, or, where the system does not take it so, once it is as much as what is left.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from latecomer.storage import kernels
+from latecomer.storage.room import Room
 
 I64 = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
@@ -33,6 +35,14 @@ def every(mask: Array) -> bool:
     return bool(np.count_nonzero(mask) == len(mask))
 
 
+#: Values up to which a buffer goes to new memory at once.
+_FEW = 1 << 15
+#: Values copied to the new memory for each one that is appended, and how many at least together.
+_RATE, _STEP = 4, 1 << 12
+#: Memory is reserved for so many times as many values as there are; it costs nothing until it is used.
+_AHEAD = 4
+
+
 class Buffer:
     """A growable NumPy array. ``live()`` is the values that were appended and not dropped.
 
@@ -40,14 +50,24 @@ class Buffer:
     [2, 3]
     """
 
-    __slots__ = ("_data", "_end", "_spare", "_start")
+    __slots__ = ("_data", "_due", "_end", "_limit", "_next", "_room", "_spare", "_start", "dtype")
 
     def __init__(self, dtype: np.dtype[Any], spare: int = 0) -> None:
         """``spare``: so many values behind the live ones are memory that may be read, whatever it holds."""
-        self._data: Array = np.empty(spare, dtype)
-        self._start = 0
-        self._end = 0
+        self.dtype = dtype
         self._spare = spare
+        self._start = self._end = 0
+        self._take(Room(spare, dtype))
+        self._next: _Copy | None = None
+        self._due = 0
+
+    def _take(self, room: Room) -> None:
+        self._room, self._data = room, room.array
+        self._limit = self._early()
+
+    def _early(self) -> int:
+        """From which end on the values must begin to go over: while there is room for half as many as there are."""
+        return (2 * (len(self._data) - self._spare) + self._start) // 3
 
     def __len__(self) -> int:
         return self._end - self._start
@@ -57,22 +77,59 @@ class Buffer:
 
     def append(self, values: Array) -> None:
         n = len(values)
-        if self._end + n + self._spare > len(self._data):
+        end = self._end + n
+        if end + self._spare > len(self._data):
             self._move(n)
-        self._data[self._end : self._end + n] = values
-        self._end += n
+            end = self._end + n
+        self._data[self._end : end] = values
+        self._end = end
+        if self._next is not None:
+            self._go_on(self._next, n)
+        elif end > self._limit:
+            self._begin()
+
+    def _room_for(self, n: int) -> Room:
+        return Room(max(_AHEAD * n, 64) + self._spare, self.dtype)
 
     def _move(self, n: int) -> None:
-        """Go to new memory with room for ``n`` more, even when the old would do: arrays handed out still look at it."""
+        """Go to new memory with room for ``n`` more, at once; arrays handed out still look at the old."""
         live = self.live()
-        grown = np.empty(max(2 * (len(live) + n), 64) + self._spare, self._data.dtype)
-        grown[: len(live)] = live
-        self._data, self._start, self._end = grown, 0, len(live)
+        room = self._room_for(len(live) + n)
+        room.array[: len(live)] = live
+        self._start, self._end, self._next = 0, len(live), None
+        self._take(room)
+
+    def _begin(self) -> None:
+        """Begin to go to new memory."""
+        if len(self) <= _FEW:
+            self._move(0)
+        else:
+            self._next, self._due = _Copy(self._room_for(len(self)), self._start), 0
+
+    def _go_on(self, copy: _Copy, n: int) -> None:
+        """Copy what is due after ``n`` more values came; go over when all is there."""
+        self._due += _RATE * n
+        if self._due < min(_STEP, self._end - copy.done):
+            return
+        if self._end + self._spare > copy.origin + len(copy.room.array):  # many came at once
+            self._move(0)
+            return
+        begin = max(copy.done, self._start)
+        copy.done = min(begin + self._due, self._end)
+        self._due = 0
+        copy.room.array[begin - copy.origin : copy.done - copy.origin] = self._data[begin : copy.done]
+        if copy.done == self._end:
+            self._start, self._end = self._start - copy.origin, self._end - copy.origin
+            self._next = None
+            self._take(copy.room)
 
     def drop(self, n: int) -> None:
         self._start += n
-        if 2 * self._start > len(self):  # what is dead would go on taking memory
-            self._move(0)
+        self._limit = self._early()
+        self._room.give_back(self._start)
+        dead = self._start - self._room.given
+        if self._next is None and dead > len(self) + self._room.piece:  # it would go on taking memory
+            self._begin()
 
     def with_spare(self) -> Array:
         """The live values and the spare ones behind them."""
@@ -80,8 +137,18 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes written to; what was only reserved costs nothing yet."""
-        return int(self._end * self._data.itemsize)
+        """Bytes written to and not given back; what was only reserved costs nothing yet."""
+        copied = 0 if self._next is None else self._next.done - self._next.origin
+        return int((self._end - self._room.given + copied) * self.dtype.itemsize)
+
+
+class _Copy:
+    """New memory: the values at ``origin`` to ``done`` of the old are there, from its beginning."""
+
+    __slots__ = ("done", "origin", "room")
+
+    def __init__(self, room: Room, origin: int) -> None:
+        self.room, self.origin, self.done = room, origin, origin
 
 
 #: A column as compiled kernels see it: values (of texts their bytes), offsets of texts (n + 1), and which are valid.
@@ -179,7 +246,7 @@ class FixedColumn:
     def _raw(self, values: pa.Array) -> Array:
         if self._bool:
             return values.fill_null(False).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
-        dtype = self.values.live().dtype
+        dtype = self.values.dtype
         return np.frombuffer(values.buffers()[1], dtype, len(values), values.offset * dtype.itemsize)
 
     def drop(self, n: int) -> None:
@@ -223,7 +290,8 @@ def raw_of(values: pa.Array) -> Raw:
 class BytesColumn:
     """Texts and byte strings: offsets into one growable buffer of bytes.
 
-    Invariant: ``_offsets`` holds one more entry than there are values, counted from the start of ``_data``'s live part.
+    Invariant: ``_offsets`` holds one more entry than there are values. Offsets count from the first byte that ever was,
+    so that dropping changes none of them: ``_data``'s live part begins at the first offset.
     """
 
     def __init__(self, kind: pa.DataType) -> None:
@@ -261,14 +329,15 @@ class BytesColumn:
     def drop(self, n: int) -> None:
         if n == 0:
             return
+        before = self._origin
         self._offsets.drop(n)
         self._valid.drop(n)
-        offsets = self._offsets.live()
-        gone = int(offsets[0])
-        self._data.drop(gone)
-        rebased = Buffer(np.dtype(np.int64))
-        rebased.append(offsets - gone)
-        self._offsets = rebased
+        self._data.drop(self._origin - before)
+
+    @property
+    def _origin(self) -> int:
+        """The offset of the first byte of the live data."""
+        return int(self._offsets.live()[0])
 
     @property
     def no_nulls(self) -> bool:
@@ -278,7 +347,11 @@ class BytesColumn:
         return self._data.live(), self._offsets.live(), self._valid.live()
 
     def take(self, positions: I64) -> pa.Array:
-        return self._all().take(pa.array(positions))
+        taken = self._all().take(pa.array(positions))
+        if self._valid.none:
+            return taken
+        _, offsets, data = taken.buffers()
+        return pa.Array.from_buffers(self._large, len(taken), [self._valid.bitmap(positions), offsets, data])
 
     def same(self, positions: I64, other: BytesColumn, others: I64, shift: int = 0) -> npt.NDArray[np.bool_]:
         """Whether the values at ``positions`` are those of ``other`` at ``others``, both less ``shift``, pair by pair;
@@ -289,11 +362,16 @@ class BytesColumn:
         return kernels.equal_texts(mine, data, positions, shift, its, its_data, others, shift)
 
     def live(self) -> pa.Array:
-        return self._all().take(pa.array(np.arange(len(self._offsets) - 1)))
+        return self.take(np.arange(len(self._offsets) - 1))
 
     def _all(self) -> pa.Array:
-        buffers = [self._valid.bitmap(None), pa.py_buffer(self._offsets.live()), pa.py_buffer(self._data.live())]
-        return pa.Array.from_buffers(self._large, len(self._offsets) - 1, buffers)
+        """All values, empty where null: a view. Its bytes begin where the first offset says, so before the buffer's
+        own beginning lies what nobody reads."""
+        data, origin = self._data.live(), self._origin
+        whole = pa.foreign_buffer(data.ctypes.data - origin, origin + len(data), data)
+        return pa.Array.from_buffers(
+            self._large, len(self._offsets) - 1, [None, pa.py_buffer(self._offsets.live()), whole]
+        )
 
     @property
     def nbytes(self) -> int:

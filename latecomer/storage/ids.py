@@ -1,18 +1,22 @@
 """The id index: which event ids have been seen within the retained horizon, so that each counts once.
 
 An open-addressing hash table of (32-bit mark of the id's hash, event-log reference), filled and read a whole batch at a
-time. It proposes; the caller compares the real ids in the event log. Entries are forgotten when the table is rebuilt,
-and only if the caller's floor allows it.
+time. It proposes; the caller compares the real ids in the event log.
 
-An entry takes 8 bytes: references are kept relative to the least one, in 32 bits unless they lie further apart. The
-table is from two to four times as long as it has entries: 16 to 32 bytes of memory for each.
+Entries are forgotten, and room is made, on the way to a new table: a *hand* goes once around the old one and carries
+over what is still wanted, a stretch with each few ids that are entered, so that no batch pays for all of it. The order
+of homes is that of marks, whatever a table's size; so a mark's home in the old table tells in which of the two it is.
 
-Invariants (``_check``): the table is at least twice as long as its count; every entry can be found from its mark.
+An entry takes 8 bytes: references are kept in 32 bits, unless they lie further apart than that. A table is from two to
+four times as long as it has entries: 16 to 32 bytes of memory for each. What the hand has passed goes back.
+
+Invariants (``_check``): the table is at least twice as long as the count; every entry can be found from its mark; the
+place where the hand began was free, and no entry's home lies behind the hand in the old table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,66 +25,128 @@ import numpy.typing as npt
 from latecomer.storage import kernels
 from latecomer.storage.columns import I64, Array
 from latecomer.storage.hashing import U64
+from latecomer.storage.room import Room
 
 Marks = npt.NDArray[np.uint32]
 Bools = npt.NDArray[np.bool_]
 
 _FREE = np.uint32(0)
 _SMALLEST = 4_096
-#: Size over count after a rebuild: a batch's probes take as many rounds as the longest chain has links.
+#: Size over count of a new table: a batch's probes take as many rounds as the longest chain has links.
 _SPARSE = 4
-_PIECE = 1 << 16  # places that a rebuild looks at together, so that it takes little memory of its own
+#: The hand begins once so many sixteenths of the table are full, and is around before half of it is.
+_BEGIN = 7
+_STEP = 1 << 13  # places that the hand goes at least, so that its calls cost little for each
+_HUGE = 1 << 22  # bytes of a table that asks for huge pages: it is written to all over
+_PIECE = 1 << 14  # places that it goes at most at a time, so that what it holds is in the cache
 _NARROW = 1 << 32  # references that lie closer together than this are kept in 32 bits
 _NONE = np.zeros(0, np.int64)
+
+
+class _Table:
+    """``size`` places for entries."""
+
+    __slots__ = ("_rooms", "marks", "refs")
+
+    def __init__(self, size: int, wide: bool) -> None:
+        kinds = np.dtype(np.uint32), np.dtype(np.int64 if wide else np.uint32)
+        self._rooms = [Room(size, kind, _HUGE) for kind in kinds]
+        self.marks: Marks = self._rooms[0].array
+        self.refs: Array = self._rooms[1].array  # narrow ones without their high bits
+
+    def __len__(self) -> int:
+        return len(self.marks)
+
+    def wider(self, base: int) -> _Table:
+        """The same with room for references of 64 bits; they are at least ``base``."""
+        table = _Table(len(self), wide=True)
+        table.marks[:] = self.marks
+        table.refs[:] = whole(self.refs, base)
+        return table
+
+    def walk(self, wanted: Marks) -> tuple[I64, I64]:
+        """Pairs (row, place) of all entries with the rows' marks."""
+        rows = np.arange(len(wanted))
+        at = kernels.homes(wanted, len(self))
+        found_rows, found_places = [_NONE], [_NONE]
+        while len(rows):
+            here = self.marks.take(at)
+            same = (here == wanted).nonzero()[0]
+            if len(same):
+                found_rows.append(rows.take(same))
+                found_places.append(at.take(same))
+            on = (here != _FREE).nonzero()[0]
+            rows, wanted, at = rows.take(on), wanted.take(on), at.take(on) + 1
+            at[at == len(self)] = 0
+        return np.concatenate(found_rows), np.concatenate(found_places)
+
+    def taken(self, begin: int = 0, end: int | None = None) -> I64:
+        """The places from ``begin`` to ``end`` that hold entries."""
+        at = self.marks[begin:end].nonzero()[0]
+        at += begin
+        return at
+
+    def free_from(self, place: int) -> int:
+        """The first free place from here on, beyond the end counted on from the beginning."""
+        while self.marks[place % len(self)]:
+            place += 1
+        return place
+
+    def give_back(self, begin: int, end: int) -> None:
+        for room in self._rooms:
+            room.give_back(end, begin)
+
+    @property
+    def nbytes(self) -> int:
+        return sum((len(room.array) - room.given) * room.array.itemsize for room in self._rooms)
+
+
+def whole(refs: Array, base: int) -> I64:
+    """References as they were before they lost their high bits, if they did; they are at least ``base``."""
+    if refs.dtype == np.int64:
+        return refs
+    refs = (refs - np.uint32(base % _NARROW)).astype(np.int64)
+    refs += base
+    return refs
 
 
 class IdIndex:
     """Maps id hashes to references. Several entries may share a mark: a probe yields each in turn."""
 
     def __init__(self) -> None:
-        self._marks: Marks = np.zeros(_SMALLEST, np.uint32)
-        self._refs: Array = np.empty(_SMALLEST, np.uint32)  # relative to
-        self._base = 0
+        self._table = _Table(_SMALLEST, wide=False)
         self._count = 0
+        self._base = self._last = 0  # references are from here to there
+        self._next: _Table | None = None  # where the hand carries entries
+        self._first = self._done = 0  # where the hand began, and how many homes it has passed
+        self._pace = self._due = 0  # places that the hand goes for each entry, and that it has yet to go
+        self._next_base = 0  # the least reference that the hand has carried over, or that was entered meanwhile
 
     def __len__(self) -> int:
         return self._count
 
+    # --- entries -----------------------------------------------------------------------------------------------------
+
     def find(self, hashes: U64) -> tuple[I64, I64]:
         """Pairs (row, ref): for each probing row all entries with its mark. Expected O(1) per row."""
-        rows, places = self._walk(_marks(hashes))
-        return rows, self._at(places)
+        found = [(rows, self._at(table, places)) for table, rows, places in self._walk(_marks(hashes))]
+        return found[0] if len(found) == 1 else tuple(map(np.concatenate, zip(*found, strict=True)))
 
-    def _at(self, places: I64) -> I64:
+    def _walk(self, wanted: Marks) -> list[tuple[_Table, I64, I64]]:
+        """For each table the pairs (row, place) of all entries with the rows' marks."""
+        if self._next is None:
+            return [(self._table, *self._table.walk(wanted))]
+        over = kernels.gone_over(wanted, len(self._table), self._first, self._done)
+        parts = []
+        for table, own in ((self._table, ~over), (self._next, over)):
+            at = own.nonzero()[0]
+            rows, places = table.walk(wanted.take(at))
+            parts.append((table, at.take(rows), places))
+        return parts
+
+    def _at(self, table: _Table, places: I64) -> I64:
         """The references at these places."""
-        refs = self._refs.take(places).astype(np.int64)
-        refs += self._base
-        return refs
-
-    def _walk(self, wanted: Marks) -> tuple[I64, I64]:
-        """Pairs (row, place) of all entries with the rows' marks."""
-        rows = np.arange(len(wanted))
-        at = self._homes(wanted)
-        found_rows, found_places = [_NONE], [_NONE]
-        while len(rows):
-            here = self._marks.take(at)
-            same = (here == wanted).nonzero()[0]
-            if len(same):
-                found_rows.append(rows.take(same))
-                found_places.append(at.take(same))
-            on = (here != _FREE).nonzero()[0]
-            rows, wanted, at = rows.take(on), wanted.take(on), self._next(at.take(on))
-        return np.concatenate(found_rows), np.concatenate(found_places)
-
-    def _next(self, at: I64) -> I64:
-        """The places behind these, which are overwritten."""
-        at += 1
-        at[at == len(self._marks)] = 0
-        return at
-
-    def room_for(self, n: int) -> bool:
-        """Whether ``n`` more entries fit without a rebuild."""
-        return 2 * (self._count + n) <= len(self._refs)
+        return whole(table.refs.take(places), self._base)
 
     def enter(self, hashes: U64, refs: I64) -> I64:
         """Enter the rows whose mark is new; of rows with one mark the first. Expected O(1) per row.
@@ -95,128 +161,154 @@ class IdIndex:
 
     def move(self, hashes: U64, refs: I64, to: I64) -> None:
         """Give the entries of ``hashes`` with ``refs`` the references ``to``."""
-        rows, places = self._walk(_marks(hashes))
-        own = (self._at(places) == refs.take(rows)).nonzero()[0]
-        moved = to.take(rows.take(own))
-        self._widen(moved)
-        self._refs[places.take(own)] = moved - self._base
+        self._span(to)
+        for table, rows, places in self._walk(_marks(hashes)):
+            own = (self._at(table, places) == refs.take(rows)).nonzero()[0]
+            table.refs[places.take(own)] = to.take(rows.take(own)).astype(table.refs.dtype)
 
-    def _widen(self, refs: I64) -> None:
-        """Make the table wide enough for these references."""
+    def _put(self, wanted: Marks, refs: I64, unique: bool) -> I64:
+        self._span(refs)
+        old, new = self._table, self._next or self._table
+        left, entered = kernels.put(
+            old.marks, old.refs, new.marks, new.refs, self._first, self._done, wanted, refs, unique
+        )
+        self._count += entered
+        self._due += entered * self._pace
+        return left
+
+    def _span(self, refs: I64) -> None:
+        """Make the tables wide enough for these references."""
         if not len(refs):
             return
         first, last = int(np.minimum.reduce(refs)), int(np.maximum.reduce(refs))
         if not self._count:
-            self._base = first
-        if self._refs.dtype == np.uint32 and not 0 <= first - self._base <= last - self._base < _NARROW:
-            self._refs = self._refs.astype(np.int64) + self._base
-            self._base = 0
-
-    def _put(self, wanted: Marks, refs: I64, unique: bool) -> I64:
-        self._widen(refs)
-        left, entered = kernels.put(self._marks, self._refs, wanted, refs, self._base, unique)
-        self._count += entered
-        return left
+            self._base = self._last = first
+        base, self._last = min(first, self._base), max(last, self._last)
+        self._next_base = min(first, self._next_base)
+        if self._last - base >= _NARROW and self._table.refs.dtype != np.int64:
+            self._table = self._table.wider(self._base)
+            self._next = self._next and self._next.wider(self._base)
+        self._base = base
 
     def refs(self) -> I64:
         """The references of all entries, in no order."""
-        return self._at((self._marks != _FREE).nonzero()[0])
+        return self._entries()[1]
 
-    def rebuild(self, keep: Callable[[I64], Bools], more: int = 0) -> None:
-        """Forget the entries whose references ``keep`` does not mark, and make room for ``more``."""
-        pieces: list[tuple[Marks, I64]] = []
-        strays: list[tuple[Marks, I64]] = []  # entries behind the table's end, where probing goes on at the beginning
-        for at in self._stretches():
-            refs = self._at(at)
-            kept = keep(refs).nonzero()[0]
-            at, refs = at.take(kept), refs.take(kept)
-            marks = self._marks.take(at)
-            stray = self._homes(marks) > at
-            if not pieces and stray.any():
-                strays.append((marks[stray], refs[stray]))
-                marks, refs = marks[~stray], refs[~stray]
-            pieces.append((marks, refs))
-        self._fill(pieces, strays, more)
+    def _entries(self) -> tuple[Marks, I64]:
+        tables = [self._table] if self._next is None else [self._table, self._next]
+        places = [table.taken() for table in tables]
+        marks = [table.marks.take(at) for table, at in zip(tables, places, strict=True)]
+        refs = [self._at(table, at) for table, at in zip(tables, places, strict=True)]
+        return np.concatenate(marks), np.concatenate(refs)
 
-    def _stretches(self) -> Iterator[I64]:
-        """The places that are taken, stretch by stretch; before and behind each stretch is a free place, so marks
-        ascend from stretch to stretch."""
-        start, size = 0, len(self._marks)
-        while start < size:
-            end = min(start + _PIECE, size)
-            while end < size and self._marks[end] != _FREE:
-                end += 1
-            at = (self._marks[start:end] != _FREE).nonzero()[0]
-            at += start
-            yield at
-            start = end
+    # --- the way to a new table --------------------------------------------------------------------------------------
 
-    def _fill(self, pieces: Sequence[tuple[Marks, I64]], strays: Sequence[tuple[Marks, I64]], more: int) -> None:
-        """Lay out these entries afresh: in order of home, each at its home or right behind the one before it. Marks
-        ascend from piece to piece.
+    def due(self, n: int) -> bool:
+        """Whether :meth:`tend` must be called before ``n`` more entries are entered."""
+        if self._next is None:
+            return 16 * (self._count + n) > _BEGIN * len(self._table)
+        return self._due + n * self._pace >= _STEP or 2 * (self._count + n) > len(self._table)
+
+    def tend(self, n: int, keep: Callable[[I64], Bools]) -> bool:
+        """Make room for ``n`` more entries, and forget some of those whose references ``keep`` does not mark; whether
+        that began a new table.
         """
-        everything = [*pieces, *strays]
-        size = max(_SMALLEST, _SPARSE * (sum(len(marks) for marks, _ in everything) + more))
-        ends = [(int(refs.min()), int(refs.max())) for _, refs in everything if len(refs)]
-        first, last = min((e[0] for e in ends), default=0), max((e[1] for e in ends), default=0)
-        narrow = last - first < _NARROW // 2  # half of it is left for what comes
-        self._base = first if narrow else 0
-        self._refs = np.empty(0, np.uint32)  # the old table goes before the new one comes
-        self._marks = np.zeros(size, np.uint32)
-        self._refs = np.empty(size, np.uint32 if narrow else np.int64)
-        self._count, start = 0, 0
-        if kernels.COMPILED:  # entries come in order of home, so going from place to place stays in the cache
-            for marks, refs in everything:
-                self._put(marks, refs, unique=False)
-            return
-        left = list(strays)
-        for marks, refs in pieces:
-            if not len(marks):
-                continue
-            homes = self._homes(marks)
-            order = homes.argsort(kind="stable")  # entries of a table come nearly in this order: linear
-            number = np.arange(len(order))
-            places = homes.take(order) - number
-            places[0] = max(int(places[0]), start)
-            places = np.maximum.accumulate(places) + number
-            start = int(places[-1]) + 1
-            if start > size:
-                inside = int(places.searchsorted(size))
-                left.append((marks.take(order[inside:]), refs.take(order[inside:])))
-                places, order = places[:inside], order[:inside]
-            self._marks[places] = marks.take(order)
-            self._refs[places] = refs.take(order) - self._base
-            self._count += len(order)
-        for marks, refs in left:
-            self._put(marks, refs, unique=False)
+        begun = False
+        while self.due(n):
+            if self._next is None:
+                self._begin(n, self._count if begun else self._wanted(keep))
+                begun = True
+            elif 2 * (self._count + n) > len(self._table):
+                self._finish(keep)
+            else:
+                aim = self._done + self._due + n * self._pace
+                while self._next is not None and self._done < aim:
+                    self._carry(min(aim - self._done, _PIECE), keep)
+                break
+        return begun
 
-    def _homes(self, marks: Marks) -> I64:
-        return kernels.homes(marks, len(self._marks))
+    def rebuild(self, keep: Callable[[I64], Bools]) -> None:
+        """Forget all entries whose references ``keep`` does not mark."""
+        self._finish(keep)
+        self._begin(0, self._wanted(keep))
+        self._finish(keep)
+
+    def _wanted(self, keep: Callable[[I64], Bools]) -> int:
+        """About how many entries would be kept: told from a first stretch, since marks are in no order of time."""
+        some = self._at(self._table, self._table.taken(0, _STEP))
+        gone = len(some) - int(np.count_nonzero(keep(some)))
+        return self._count - self._count * gone // max(len(some), 1)
+
+    def _begin(self, n: int, kept: int) -> None:
+        """Begin to go to a new table, for ``n`` more and those that come until the hand is around."""
+        old, size = self._table, len(self._table)
+        meanwhile = max(size // 2 - self._count, 0)
+        least = self._count + meanwhile + n + 1  # there is room for all, whatever is kept
+        self._next = _Table(max(_SMALLEST, _SPARSE * (kept + n), least), wide=old.refs.dtype == np.int64)
+        self._first, self._done = old.free_from(0) % size, 0
+        self._pace, self._due = -(-size // max(meanwhile - n, 1)), 0
+        self._next_base = self._last
+
+    def _finish(self, keep: Callable[[I64], Bools]) -> None:
+        while self._next is not None:
+            self._carry(_PIECE, keep)
+
+    def _carry(self, places: int, keep: Callable[[I64], Bools]) -> None:
+        """Let the hand go on by so many places, and to the next free one."""
+        old, new = self._table, self._next
+        assert new is not None
+        size = len(old)
+        # Entries at a place have their homes there or before, back to the last free place; the hand stays at free ones.
+        begin = self._first + self._done
+        end = old.free_from(min(begin + places, self._first + size))
+        self._done = min(end - self._first, size)
+        for start, stop in ((begin, min(end, size)), (max(begin - size, 0), end - size)):
+            if start >= stop:
+                continue
+            at = old.taken(start, stop)
+            refs = self._at(old, at)
+            kept = keep(refs).nonzero()[0]
+            marks, refs = old.marks.take(at.take(kept)), refs.take(kept)
+            old.marks[start:stop] = _FREE
+            self._count -= len(at)
+            self._put(marks, refs, unique=False)
+        old.give_back(self._first, min(self._first + self._done, size))
+        self._due = 0
+        if self._done == size:
+            self._table, self._next, self._base = new, None, self._next_base
+            self._first = self._done = self._pace = 0
+
+    # --- state -------------------------------------------------------------------------------------------------------
 
     @property
     def nbytes(self) -> int:
-        return self._marks.nbytes + self._refs.nbytes
+        """Bytes in use: a new table is written to from the beginning on."""
+        new = 0 if self._next is None else self._next.nbytes * self._done // len(self._table)
+        return self._table.nbytes + new
 
     def dump(self, only: I64 | None = None) -> dict[str, Any]:
         """The entries (whose references are among ``only``) as plain data."""
-        at = (self._marks != _FREE).nonzero()[0]
-        refs = self._at(at)
+        marks, refs = self._entries()
         if only is not None:
             own = np.isin(refs, only)
-            at, refs = at[own], refs[own]
-        return {"marks": self._marks.take(at), "refs": refs}
+            marks, refs = marks[own], refs[own]
+        return {"marks": marks, "refs": refs}
 
     def load(self, state: dict[str, Any]) -> None:
-        order = state["marks"].argsort()
-        self._fill([(state["marks"].take(order), state["refs"].take(order))], [], 0)
+        order = state["marks"].argsort()  # so that filling goes through memory in order
+        self._table = _Table(max(_SMALLEST, _SPARSE * len(order)), wide=False)
+        self._put(state["marks"].take(order), state["refs"].take(order), unique=False)
 
     def _check(self) -> None:
-        size = len(self._refs)
-        assert len(self._marks) == size >= 2 * self._count, (size, self._count)
-        marks, refs = self.dump().values()
+        assert len(self._table) >= 2 * self._count, (len(self._table), self._count)
+        marks, refs = self._entries()
         assert len(refs) == self._count
+        assert self._base <= min(refs.tolist(), default=self._base) and max(refs.tolist(), default=0) <= self._last
         rows, found = self.find(marks.astype(np.uint64) << np.uint64(32))
         assert set(zip(rows.tolist(), found.tolist(), strict=True)) >= set(enumerate(refs.tolist()))
+        if self._next is not None:
+            left = self._table.marks[self._table.taken()]
+            assert not kernels.gone_over(left, len(self._table), self._first, self._done).any()
 
 
 def _marks(hashes: U64) -> Marks:

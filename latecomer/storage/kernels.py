@@ -149,17 +149,45 @@ def match_digits(high: U64, low: U64, each: int, name_high: int, name_low: int) 
 # --- the id index -----------------------------------------------------------------------------------------------------
 
 
-def put(marks: Array, refs: Array, wanted: Array, own: I64, base: int, unique: bool) -> tuple[I64, int]:
-    """Enter references under marks (32 bits, not 0) into a table of ``marks`` (32 bits, 0 where free) and ``refs`` (32
-    or 64 bits, less ``base``): each at the first free place from its home on. ``unique``: only if no place before has
-    its mark; of rows with one mark the first.
+def put(
+    marks: Array,
+    refs: Array,
+    new_marks: Array,
+    new_refs: Array,
+    first: int,
+    done: int,
+    wanted: Array,
+    own: I64,
+    unique: bool,
+) -> tuple[I64, int]:
+    """Enter references under marks (32 bits, not 0) into a table of ``marks`` (32 bits, 0 where free) and ``refs`` (64
+    bits, or the low 32 of them): each at the first free place from its home on. ``unique``: only if no place before has
+    its mark; of rows with one mark the first. Marks that are :func:`gone_over` are entered into the new table.
 
     Returns the rows not entered, ascending, and how many were. There must be room for all. Expected O(1) per row.
     """
+    if not done:
+        return _put(marks, refs, wanted, own, unique)
+    over = gone_over(wanted, len(marks), first, done)
+    here, there = (~over).nonzero()[0], over.nonzero()[0]
+    left, count = _put(marks, refs, wanted.take(here), own.take(here), unique)
+    more, new_count = _put(new_marks, new_refs, wanted.take(there), own.take(there), unique)
+    return np.sort(np.concatenate((here.take(left), there.take(more)))), count + new_count
+
+
+def gone_over(marks: Array, size: int, first: int, done: int) -> Bools:
+    """Which marks have their home among the ``done`` ones from ``first`` on, around a table of ``size`` places."""
+    off = homes(marks, size) - first
+    off[off < 0] += size
+    over: Bools = off < done
+    return over
+
+
+def _put(marks: Array, refs: Array, wanted: Array, own: I64, unique: bool) -> tuple[I64, int]:
     count = 0
     open_rows = [_NONE]
     at = homes(wanted, len(marks))
-    own = (own - base).astype(refs.dtype)
+    own = own.astype(refs.dtype)
     rows: I64 | None = None  # the rows still under way; None: all
     while len(at):
         free = marks.take(at) == 0
@@ -370,12 +398,13 @@ def equal_texts(
     offsets: I64, data: Array, refs: I64, shift: int, others_at: I64, other_data: Array, others: I64, other_shift: int
 ) -> Bools:
     """Whether the texts ``refs - shift`` are the others' ``others - other_shift``, pair by pair, eight bytes at a time.
-    Text i is ``data[offsets[i] : offsets[i + 1]]``; behind the last one must be 8 bytes more.
+    Text i is ``data[offsets[i] - offsets[0] : offsets[i + 1] - offsets[0]]``; behind the last one must be 8 bytes more.
     """
     at, other_at = refs - shift, others - other_shift
     starts, other_starts = offsets.take(at), others_at.take(other_at)
     lengths = offsets.take(at + 1) - starts
     equal: Bools = lengths == others_at.take(other_at + 1) - other_starts
+    starts, other_starts = starts - offsets[0], other_starts - others_at[0]
     words, other_words = _words_in(data), _words_in(other_data)
     equal &= (words[starts] ^ other_words[other_starts]) & TAIL.take(lengths, mode="clip") == 0
     done = 8

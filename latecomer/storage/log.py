@@ -7,7 +7,7 @@ event's time, and whole slices may leave memory: rows of theirs are then gathere
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, TypeGuard, cast
 
@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from latecomer.storage import kernels
 from latecomer.storage.columns import (
     I64,
-    Array,
     Buffer,
     BytesColumn,
     Column,
@@ -41,6 +40,8 @@ Bools = npt.NDArray[np.bool_]
 
 _NOT_RAW: Mapping[str, Raw | None] = {}
 _FIRST_LOOK = 1_024  # events; below this a look is not worth its call
+_OFTEN = 32  # the log is looked at when it has grown by this part
+_PIECE = 4_096  # events that a look examines together
 
 
 class EventLog:
@@ -104,19 +105,12 @@ class EventLog:
             here |= self._sparse.hold(refs)
         return here
 
-    def passing(self, passes: Callable[[I64, Array], Bools]) -> Callable[[I64], Bools]:
-        """Of which events are in memory and pass a condition on times and type numbers, for many that are asked in no
-        order: the condition is worked out for all of the log first, which is a fraction of gathering their values.
-        """
-        marked = passes(self._ts.live(), self._types.live())
-
-        def some_of(refs: I64) -> Bools:
-            found = self.present(refs)
-            at = found.nonzero()[0]
-            found[at] = marked.take(self._at(refs.take(at)))
-            return found
-
-        return some_of
+    def reach(self, refs: I64, floors: I64) -> Bools:
+        """Which events are in memory and not older than the floor of their type."""
+        found = self.present(refs)
+        at = self._at(refs.take(found.nonzero()[0]))
+        found[found] = self._ts.live().take(at) >= floors.take(self._types.live().take(at))
+        return found
 
     def append(
         self,
@@ -181,7 +175,7 @@ class EventLog:
         if paged is None:
             return own.live().take(self._at(refs))
         assert self.pages is not None
-        result = np.empty(len(refs), own.live().dtype)
+        result = np.empty(len(refs), own.dtype)
         result[~paged] = own.live().take(self._at(refs[~paged]))
         result[paged] = self.pages.take(name, refs[paged])
         return result
@@ -232,15 +226,13 @@ class EventLog:
     def drop_before(self, floor: int) -> None:
         """Forget the longest prefix of events whose time is below ``floor``.
 
-        Looks only after the log has grown by half since it last looked, so that the cost per event stays constant.
+        Looks only after the log has grown by a part since it last looked, so that the cost per event stays constant.
         """
         if self.pages is not None:
             self.pages.drop_before(floor)
         if len(self._ts) < self._look_at:
             return
-        ts = self._ts.live()
-        keep = ts >= floor
-        n = int(keep.argmax()) if keep.any() else len(ts)
+        n = self._below(floor)
         if n:
             for own in (self._ts, self._types, self._content):
                 own.drop(n)
@@ -249,7 +241,17 @@ class EventLog:
             self._dense += max(n - len(self._sparse), 0)
             if len(self._sparse):
                 self._sparse = Numbers(self._sparse.all()[n:])
-        self._look_at = max(_FIRST_LOOK, len(self._ts) * 3 // 2)
+        part = _OFTEN if not len(self._sparse) else 2  # those numbers are listed afresh
+        self._look_at = len(self._ts) + max(_FIRST_LOOK, len(self._ts) // part)
+
+    def _below(self, floor: int) -> int:
+        """How many events there are before the first one whose time is not below ``floor``."""
+        ts = self._ts.live()
+        for begin in range(0, len(ts), _PIECE):
+            kept = ts[begin : begin + _PIECE] >= floor
+            if some(kept):
+                return begin + int(kept.argmax())
+        return len(ts)
 
     def compact(self, live: I64) -> None:
         """Keep only the events with these numbers (ascending) in memory. O(n)."""
@@ -260,7 +262,7 @@ class EventLog:
         end = self.end
         for name in ("_ts", "_types", "_content"):
             old: Buffer = getattr(self, name)
-            fresh = Buffer(old.live().dtype)
+            fresh = Buffer(old.dtype)
             fresh.append(old.live()[at])
             setattr(self, name, fresh)
         for name, column in self.columns.items():

@@ -1,27 +1,63 @@
-/* The id index: an open-addressing table of (32-bit mark, reference relative to a base), probed from place to place. */
+/* The id index: an open-addressing table of (32-bit mark, reference, of which 32 bits may do), probed from place to
+ * place. An index that is on the way to a new table has two. */
 
-/* put(marks (32 bits), refs (32 or 64 bits), wanted (32 bits), own (64 bits), base, unique) -> (rows not entered, how
- * many were): enter references under marks; `unique`: only where the mark is new. The tables are written to. */
+typedef struct {
+    uint32_t *marks;
+    char *refs;
+    npy_intp size;
+    int width;
+} IdTable;
+
+static int id_table(PyObject *const *given, IdTable *table, Held *held)
+{
+    table->size = -1;
+    table->width = PyArray_Check(given[1]) && PyArray_ITEMSIZE((PyArrayObject *)given[1]) == 4 ? 4 : 8;
+    if (!(table->marks = array(given[0], 4, &table->size, held)) ||
+        !(table->refs = array(given[1], table->width, &table->size, held)))
+        return 0;
+    if (table->size < 1 || (void *)table->marks != DATA(given[0]) || (void *)table->refs != DATA(given[1]) ||
+        !PyArray_ISWRITEABLE((PyArrayObject *)given[0]) || !PyArray_ISWRITEABLE((PyArrayObject *)given[1])) {
+        PyErr_SetString(PyExc_TypeError, "the table must be whole and writable");
+        return 0;
+    }
+    return 1;
+}
+
+static inline npy_intp id_home(uint32_t mark, npy_intp size)
+{
+    return (npy_intp)(((uint64_t)mark * (uint64_t)size) >> 32);
+}
+
+/* The table in which a mark belongs: the new one for the `done` homes of the old one that come from `first` on. */
+static inline int id_gone_over(uint32_t mark, const IdTable *old, npy_intp first, npy_intp done)
+{
+    if (!done)
+        return 0;
+    npy_intp off = id_home(mark, old->size) - first;
+    return (off < 0 ? off + old->size : off) < done;
+}
+
+#define ID_AHEAD 12 /* rows: by then memory has answered */
+
+/* put(marks (32 bits), refs (32 or 64 bits), new marks, new refs, first, done, wanted (32 bits), own (64 bits), unique)
+ * -> (rows not entered, how many were): enter references under marks; `unique`: only where the mark is new. The tables
+ * are written to. */
 static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Held held = {{0}, 0};
-    npy_intp size = -1, n = -1, left = 0, entered = 0;
-    int64_t base;
-    if (!expects(count, 6) || !integer(args[4], &base))
-        return NULL;
-    int unique = PyObject_IsTrue(args[5]);
-    int width = PyArray_Check(args[1]) && PyArray_ITEMSIZE((PyArrayObject *)args[1]) == 4 ? 4 : 8;
+    IdTable tables[2];
+    npy_intp n = -1, left = 0, entered = 0;
+    int64_t first, done;
     PyObject *rows = NULL, *result = NULL;
     int64_t *open = NULL;
-    uint32_t *marks = array(args[0], 4, &size, &held);
-    char *refs = marks ? array(args[1], width, &size, &held) : NULL;
-    const uint32_t *wanted = refs ? array(args[2], 4, &n, &held) : NULL;
-    const int64_t *own = wanted ? array(args[3], 8, &n, &held) : NULL;
-    if (own == NULL)
+    const uint32_t *wanted;
+    const int64_t *own;
+    if (!expects(count, 9) || !integer(args[4], &first) || !integer(args[5], &done))
+        return NULL;
+    int unique = PyObject_IsTrue(args[8]);
+    if (!id_table(args, &tables[0], &held) || !id_table(args + 2, &tables[1], &held) ||
+        !(wanted = array(args[6], 4, &n, &held)) || !(own = array(args[7], 8, &n, &held)))
         ;
-    else if (size < 1 || (void *)marks != DATA(args[0]) || (void *)refs != DATA(args[1]) ||
-             !PyArray_ISWRITEABLE((PyArrayObject *)args[0]) || !PyArray_ISWRITEABLE((PyArrayObject *)args[1]))
-        PyErr_SetString(PyExc_TypeError, "the table must be whole and writable");
     else if ((open = malloc((n + 1) * sizeof *open)) == NULL)
         PyErr_NoMemory();
     else {
@@ -29,9 +65,16 @@ static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t count)
         NPY_BEGIN_THREADS_DEF;
         NPY_BEGIN_THREADS_THRESHOLDED(n);
         for (npy_intp i = 0; i < n && !full; i++) {
-            if (i + 8 < n)
-                PREFETCH(marks + (((uint64_t)wanted[i + 8] * (uint64_t)size) >> 32));
-            npy_intp at = (npy_intp)(((uint64_t)wanted[i] * (uint64_t)size) >> 32), steps = 0;
+            if (i + ID_AHEAD < n) {
+                uint32_t mark = wanted[i + ID_AHEAD];
+                const IdTable *soon = &tables[id_gone_over(mark, &tables[0], first, done)];
+                npy_intp home = id_home(mark, soon->size);
+                PREFETCH(soon->marks + home);
+                PREFETCH(soon->refs + home * soon->width);
+            }
+            const IdTable *table = &tables[id_gone_over(wanted[i], &tables[0], first, done)];
+            uint32_t *marks = table->marks;
+            npy_intp size = table->size, at = id_home(wanted[i], size), steps = 0;
             while (marks[at] && !(unique && marks[at] == wanted[i]) && ++steps <= size)
                 at = at + 1 == size ? 0 : at + 1;
             if (steps > size)
@@ -40,10 +83,10 @@ static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t count)
                 open[left++] = i;
             else {
                 marks[at] = wanted[i];
-                if (width == 4)
-                    ((uint32_t *)refs)[at] = (uint32_t)(own[i] - base);
+                if (table->width == 4)
+                    ((uint32_t *)table->refs)[at] = (uint32_t)own[i];
                 else
-                    ((int64_t *)refs)[at] = own[i] - base;
+                    ((int64_t *)table->refs)[at] = own[i];
                 entered++;
             }
         }

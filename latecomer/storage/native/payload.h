@@ -34,7 +34,8 @@ static PyObject *equal_words(PyObject *self, PyObject *const *args, Py_ssize_t c
     return result;
 }
 
-/* equal_texts(offsets, bytes, refs, shift, other offsets, other bytes, others, other shift), offsets of 64 bits */
+/* equal_texts(offsets, bytes, refs, shift, other offsets, other bytes, others, other shift), offsets of 64 bits that
+ * count from any byte on: the first text is where the bytes begin */
 static PyObject *equal_texts(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Held held = {{0}, 0};
@@ -62,8 +63,8 @@ static PyObject *equal_texts(PyObject *self, PyObject *const *args, Py_ssize_t c
                 inside = inside && at >= 0 && at < edges[side] - 1;
                 if (!inside)
                     break;
-                start[side] = offsets[side][at];
-                length[side] = offsets[side][at + 1] - start[side];
+                start[side] = offsets[side][at] - offsets[side][0];
+                length[side] = offsets[side][at + 1] - offsets[side][at];
                 inside = start[side] >= 0 && length[side] >= 0 && start[side] + length[side] <= sizes[side];
             }
             if (!inside) {
