@@ -127,6 +127,24 @@ def test_ids_are_entered_alike(marks, unique, wide, base, first, done):
     assert told == (kept if wide else sorted(ref % 2**32 for ref in kept))
 
 
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.booleans(), st.integers(0, 2**40), st.data())
+def test_ids_are_taken_out_alike(marks, wide, base, data):
+    own = base + np.arange(len(marks)) * data.draw(st.sampled_from([1, 1 << 25]))
+    begin = data.draw(st.integers(0, len(marks)))
+    end = data.draw(st.integers(begin, len(marks)))
+    found = []
+    for module in (PLAIN, NATIVE):
+        table, refs = np.array(marks, np.uint32), own.astype(np.int64 if wide else np.uint32)
+        some, told = module.take_out(table, refs, begin, end, base)
+        assert some.dtype == np.uint32
+        found.append((table.tolist(), refs.tolist(), some.tolist(), told.tolist()))
+    assert found[0] == found[1]
+    taken = [i for i in range(begin, end) if marks[i]]
+    assert found[0][2:] == ([marks[i] for i in taken], own[taken].tolist())
+    with pytest.raises(IndexError):
+        NATIVE.take_out(table, refs, begin, len(marks) + 1, base)
+
+
 #: Times around several slices of 2**10, before and after zero.
 times = st.integers(-3_000, 3_000)
 

@@ -37,8 +37,6 @@ _SPARSE = 4
 #: The hand begins once so many sixteenths of the table are full, and is around before half of it is.
 _BEGIN = 7
 _STEP = 1 << 13  # places that the hand goes at least, so that its calls cost little for each
-_HUGE = 1 << 22  # bytes of a table that asks for huge pages: it is written to all over
-_PIECE = 1 << 14  # places that it goes at most at a time, so that what it holds is in the cache
 _NARROW = 1 << 32  # references that lie closer together than this are kept in 32 bits
 _NONE = np.zeros(0, np.int64)
 
@@ -49,8 +47,7 @@ class _Table:
     __slots__ = ("_rooms", "marks", "refs")
 
     def __init__(self, size: int, wide: bool) -> None:
-        kinds = np.dtype(np.uint32), np.dtype(np.int64 if wide else np.uint32)
-        self._rooms = [Room(size, kind, _HUGE) for kind in kinds]
+        self._rooms = Room(size, np.dtype(np.uint32)), Room(size, np.dtype(np.int64 if wide else np.uint32))
         self.marks: Marks = self._rooms[0].array
         self.refs: Array = self._rooms[1].array  # narrow ones without their high bits
 
@@ -61,7 +58,7 @@ class _Table:
         """The same with room for references of 64 bits; they are at least ``base``."""
         table = _Table(len(self), wide=True)
         table.marks[:] = self.marks
-        table.refs[:] = whole(self.refs, base)
+        table.refs[:] = kernels.whole(self.refs, base)
         return table
 
     def walk(self, wanted: Marks) -> tuple[I64, I64]:
@@ -101,15 +98,6 @@ class _Table:
         return sum((len(room.array) - room.given) * room.array.itemsize for room in self._rooms)
 
 
-def whole(refs: Array, base: int) -> I64:
-    """References as they were before they lost their high bits, if they did; they are at least ``base``."""
-    if refs.dtype == np.int64:
-        return refs
-    refs = (refs - np.uint32(base % _NARROW)).astype(np.int64)
-    refs += base
-    return refs
-
-
 class IdIndex:
     """Maps id hashes to references. Several entries may share a mark: a probe yields each in turn."""
 
@@ -146,7 +134,7 @@ class IdIndex:
 
     def _at(self, table: _Table, places: I64) -> I64:
         """The references at these places."""
-        return whole(table.refs.take(places), self._base)
+        return kernels.whole(table.refs.take(places), self._base)
 
     def enter(self, hashes: U64, refs: I64) -> I64:
         """Enter the rows whose mark is new; of rows with one mark the first. Expected O(1) per row.
@@ -221,9 +209,7 @@ class IdIndex:
             elif 2 * (self._count + n) > len(self._table):
                 self._finish(keep)
             else:
-                aim = self._done + self._due + n * self._pace
-                while self._next is not None and self._done < aim:
-                    self._carry(min(aim - self._done, _PIECE), keep)
+                self._carry(self._due + n * self._pace, keep)
                 break
         return begun
 
@@ -244,14 +230,14 @@ class IdIndex:
         old, size = self._table, len(self._table)
         meanwhile = max(size // 2 - self._count, 0)
         least = self._count + meanwhile + n + 1  # there is room for all, whatever is kept
-        self._next = _Table(max(_SMALLEST, _SPARSE * (kept + n), least), wide=old.refs.dtype == np.int64)
+        self._next = _Table(max(_SMALLEST, _SPARSE * (kept + meanwhile + n), least), wide=old.refs.dtype == np.int64)
         self._first, self._done = old.free_from(0) % size, 0
         self._pace, self._due = -(-size // max(meanwhile - n, 1)), 0
         self._next_base = self._last
 
     def _finish(self, keep: Callable[[I64], Bools]) -> None:
         while self._next is not None:
-            self._carry(_PIECE, keep)
+            self._carry(len(self._table), keep)
 
     def _carry(self, places: int, keep: Callable[[I64], Bools]) -> None:
         """Let the hand go on by so many places, and to the next free one."""
@@ -265,12 +251,11 @@ class IdIndex:
         for start, stop in ((begin, min(end, size)), (max(begin - size, 0), end - size)):
             if start >= stop:
                 continue
-            at = old.taken(start, stop)
-            refs = self._at(old, at)
+            marks, refs = kernels.take_out(old.marks, old.refs, start, stop, self._base)
+            self._count -= len(marks)
             kept = keep(refs).nonzero()[0]
-            marks, refs = old.marks.take(at.take(kept)), refs.take(kept)
-            old.marks[start:stop] = _FREE
-            self._count -= len(at)
+            if len(kept) < len(marks):
+                marks, refs = marks.take(kept), refs.take(kept)
             self._put(marks, refs, unique=False)
         old.give_back(self._first, min(self._first + self._done, size))
         self._due = 0

@@ -3,7 +3,7 @@
 Rule: each function here says in NumPy what its twin in ``native/`` does one row at a time, several times faster. A
 twin takes its place when it was built and :data:`SWITCH` does not say ``numpy``; nobody who calls can tell them apart
 (``tests/test_kernels.py`` compares the two). Arrays are one-dimensional, contiguous, and of 64-bit values unless said
-otherwise; no function writes to an argument, except ``put`` to the table.
+otherwise; no function writes to an argument, except ``put`` and ``take_out`` to the table.
 
 A *run* is a tuple (slice, codes, refs): events of one slice of ``2**bits`` units of time, sorted by code, which is the
 key's hash with the time within the slice in the low ``bits``. Lists of runs ascend by slice.
@@ -212,6 +212,24 @@ def _put(marks: Array, refs: Array, wanted: Array, own: I64, unique: bool) -> tu
         at += 1
         at[at == len(marks)] = 0
     return (np.sort(np.concatenate(open_rows)) if len(open_rows) > 1 else _NONE), count
+
+
+def take_out(marks: Array, refs: Array, begin: int, end: int, base: int) -> tuple[Array, I64]:
+    """The entries at the places from ``begin`` to ``end`` of a table, which are free then: marks and references."""
+    at = marks[begin:end].nonzero()[0]
+    at += begin
+    found = marks.take(at), whole(refs.take(at), base)
+    marks[begin:end] = 0
+    return found
+
+
+def whole(refs: Array, base: int) -> I64:
+    """References of 64 bits, or those of which only the low 32 bits are told and that are at least ``base``."""
+    if refs.dtype == np.int64:
+        return refs
+    refs = (refs - np.uint32(base % (1 << 32))).astype(np.int64)
+    refs += base
+    return refs
 
 
 def homes(marks: Array, size: int) -> I64:
@@ -544,6 +562,7 @@ TWINS = (
     "text_numbers",
     "match_digits",
     "put",
+    "take_out",
     "arrange",
     "merge",
     "join",

@@ -102,3 +102,40 @@ static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t count)
     let_go(&held);
     return result;
 }
+
+/* take_out(marks (32 bits), refs (32 or 64 bits), begin, end, base) -> (marks, refs): the entries at these places, which
+ * are free then; references of 32 bits are at least `base`. */
+static PyObject *take_out(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Held held = {{0}, 0};
+    IdTable table;
+    int64_t begin, end, base;
+    PyObject *marks = NULL, *refs = NULL, *result = NULL;
+    if (!expects(count, 5) || !integer(args[2], &begin) || !integer(args[3], &end) || !integer(args[4], &base))
+        return NULL;
+    if (!id_table(args, &table, &held))
+        ;
+    else if (begin < 0 || end < begin || end > table.size)
+        PyErr_SetString(PyExc_IndexError, "these places are not in the table");
+    else {
+        npy_intp n = 0;
+        for (npy_intp at = begin; at < end; at++)
+            n += table.marks[at] != 0;
+        if ((marks = fresh(n, NPY_UINT32)) && (refs = fresh(n, NPY_INT64))) {
+            uint32_t *out = DATA(marks);
+            int64_t *told = DATA(refs);
+            for (npy_intp at = begin, row = 0; row < n; at++)
+                if (table.marks[at]) {
+                    out[row] = table.marks[at];
+                    told[row++] = table.width == 8 ? ((const int64_t *)table.refs)[at]
+                                                   : base + (uint32_t)(((const uint32_t *)table.refs)[at] - (uint32_t)base);
+                }
+            memset(table.marks + begin, 0, (end - begin) * sizeof *table.marks);
+            result = PyTuple_Pack(2, marks, refs);
+        }
+    }
+    Py_XDECREF(marks);
+    Py_XDECREF(refs);
+    let_go(&held);
+    return result;
+}
