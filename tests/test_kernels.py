@@ -326,3 +326,16 @@ def test_the_engine_keeps_its_promises_with_the_other_kernels(module):
         check=False,
     )
     assert ran.returncode == 0, ran.stdout[-4_000:]
+
+
+@given(
+    st.lists(st.tuples(st.integers(-2, 2), st.booleans(), st.integers(0, 2**64 - 1)), max_size=40), st.integers(-1, 3)
+)
+def test_rows_of_a_type_are_picked_alike(rows, number):
+    types = np.array([kind for kind, _, _ in rows], np.int64)
+    marks = np.array([mark for _, mark, _ in rows], bool)
+    hashes = np.array([value for _, _, value in rows], np.uint64)
+    ts, refs = -np.arange(len(rows)), np.arange(len(rows)) + 7
+    for mask in (None, marks):
+        same("pick", types, number, mask, hashes, ts, refs)
+        same("pick", types, number, mask, None, ts, refs)

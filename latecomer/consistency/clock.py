@@ -75,7 +75,7 @@ class Silence:
             self._heard = np.append(self._heard, np.full(missing, BEGINNING))
             self._fresh = np.append(self._fresh, np.zeros(missing, bool))
 
-    def spoke(self, sources: I64) -> None:
+    def spoke(self, sources: I64 | int) -> None:
         self._fresh[sources] = True
         self.idle[sources] = False
 
@@ -115,7 +115,7 @@ class StreamClock:
     def observe(self, ts: I64, sources: I64) -> I64:
         if not len(ts):
             return ts
-        self._silence.spoke(np.zeros(1, np.int64))
+        self._silence.spoke(0)
         running = np.maximum.accumulate(ts)
         if int(running[0]) < self.value:
             running = np.maximum(running, self.value)

@@ -123,7 +123,7 @@ class Lane:
         """Take in the events marked in ``accepted`` (None: all) and act on the policy and ``proofs`` as they are now;
         the deltas must be consumed to the end.
         """
-        rows = {} if selector is None else self._picked(selector, accepted, refs, ts)
+        rows = {} if selector is None else self._picked(selector, accepted, refs)
         if self.policy.ordered:
             rows = self._sorted(rows)
         elif self.pending is not None:
@@ -140,13 +140,9 @@ class Lane:
             store.commit()
         self._purge(proofs)
 
-    def _picked(self, selector: Selector, accepted: Any, refs: I64, ts: I64) -> dict[Selection, Picked]:
+    def _picked(self, selector: Selector, accepted: Any, refs: I64) -> dict[Selection, Picked]:
         """The batch's accepted events, by selection."""
-        rows: dict[Selection, Picked] = {}
-        for selection in self.stores:
-            at, hashes = _among(selector, selection, accepted)
-            rows[selection] = (hashes, ts.take(at), refs.take(at)) if len(at) else (hashes, at, at)
-        return rows
+        return {selection: selector.picked(selection, accepted, refs) for selection in self.stores}
 
     def _sorted(self, rows: Mapping[Selection, Picked]) -> dict[Selection, Picked]:
         """Events go through the sort buffers: those whose turn has come, in order of time."""

@@ -22,8 +22,10 @@ from latecomer.query.expressions import Attribute, Expr
 from latecomer.query.plan import Component
 from latecomer.query.types import EVENT_TIME
 from latecomer.runtime.evaluate import Condition, Lookup
+from latecomer.storage import kernels
 from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64, combine, hash_column
+from latecomer.storage.store import Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class Selector:
         for name, known in hashes.items():
             if known is not None and name != EVENT_TIME:
                 self._hashes[name], self._usable[name] = known, None
+        #: Keys of which hashes are known, and all of whose values join.
+        self._plain_keys = {(), *((name,) for name in self._usable)}
 
     def select(self, selection: Selection) -> tuple[I64, U64]:
         """Positions in the batch, ascending, and their key hashes."""
@@ -107,6 +111,21 @@ class Selector:
             hashes = combine(hashes, self._hash(name).take(rows))
         return rows, hashes
 
+    def picked(self, selection: Selection, mask: Bools | None, refs: I64) -> tuple[U64, I64, I64]:
+        """Key hashes, times and references (``refs`` of the batch's rows) of the selection's events among those that
+        ``mask`` marks (None: all).
+        """
+        if kernels.COMPILED and not selection.filter and selection.key in self._plain_keys:
+            hashes = self._hashes[selection.key[0]] if selection.key else None
+            number = self._numbers[selection.type]
+            picked: tuple[U64, I64, I64] = kernels.pick(self._types, number, mask, hashes, self._ts, refs)
+            return picked
+        at, hashes = self.select(selection)
+        if mask is not None and len(at):
+            marked = mask.take(at)
+            at, hashes = at[marked], hashes[marked]
+        return (hashes, self._ts.take(at), refs.take(at)) if len(at) else (hashes, at, at)
+
     def _filter(self, selection: Selection) -> I64:
         known = self._filtered.get((selection.type, selection.filter))
         if known is not None:
@@ -123,7 +142,8 @@ class Selector:
     def _rows_of(self, number: int) -> I64:
         if len(self._types) == 1:  # many streams come one event at a time
             return _THE_ONE if self._types[0] == number else _NO_ROWS
-        return (self._types == number).nonzero()[0]
+        rows: I64 = (self._types == number).nonzero()[0]
+        return rows
 
     def _lookup(self, rows: I64) -> Lookup:
         positions = pa.array(rows)

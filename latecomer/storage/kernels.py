@@ -543,6 +543,18 @@ follow: Any = None
 resume: Any = None
 
 
+# --- selections -------------------------------------------------------------------------------------------------------
+
+
+def pick(types: I64, number: int, mask: Bools | None, hashes: U64 | None, ts: I64, refs: I64) -> tuple[U64, I64, I64]:
+    """Hashes (None: all 0), times and references of the rows of a type, of which ``mask`` (None: all) marks some."""
+    chosen = types == number
+    if mask is not None:
+        chosen &= mask
+    at = chosen.nonzero()[0]
+    return np.zeros(len(at), np.uint64) if hashes is None else hashes.take(at), ts.take(at), refs.take(at)
+
+
 # --- whole batches ----------------------------------------------------------------------------------------------------
 
 #: Reads a whole record batch in one pass (``native/intake.h``); None: it takes one column after another.
@@ -573,6 +585,7 @@ TWINS = (
     "fuse_build",
     "held",
     "ranks",
+    "pick",
 )
 
 

@@ -383,3 +383,41 @@ done:
         return result;
     Py_RETURN_NONE;
 }
+
+/* pick(types, number, mask, hashes, ts, refs) -> (hashes, ts, refs) of the rows of this type, of which `mask` (bools, or
+ * None) marks some; hashes are 0 where they are None */
+static PyObject *pick(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Held held = {{0}, 0};
+    npy_intp n = -1, chosen = 0;
+    int64_t number;
+    const npy_bool *mask = NULL;
+    const uint64_t *hashes = NULL;
+    const int64_t *types, *ts, *refs;
+    PyObject *own[3] = {NULL}, *result = NULL;
+    if (!expects(count, 6) || !integer(args[1], &number))
+        return NULL;
+    if ((types = array(args[0], 8, &n, &held)) && (args[2] == Py_None || (mask = array(args[2], 1, &n, &held))) &&
+        (args[3] == Py_None || (hashes = array(args[3], 8, &n, &held))) && (ts = array(args[4], 8, &n, &held)) &&
+        (refs = array(args[5], 8, &n, &held))) {
+        for (npy_intp i = 0; i < n; i++)
+            chosen += (types[i] == number) & (mask == NULL || mask[i]);
+        if ((own[0] = fresh(chosen, NPY_UINT64)) && (own[1] = fresh(chosen, NPY_INT64)) &&
+            (own[2] = fresh(chosen, NPY_INT64))) {
+            uint64_t *own_hashes = DATA(own[0]);
+            int64_t *own_ts = DATA(own[1]), *own_refs = DATA(own[2]);
+            /* Whatever is written for a row that is not chosen is written over by the next one. */
+            for (npy_intp i = 0, at = 0; at < chosen; i++) {
+                own_hashes[at] = hashes == NULL ? 0 : hashes[i];
+                own_ts[at] = ts[i];
+                own_refs[at] = refs[i];
+                at += (types[i] == number) & (mask == NULL || mask[i]);
+            }
+            result = PyTuple_Pack(3, own[0], own[1], own[2]);
+        }
+    }
+    for (int i = 0; i < 3; i++)
+        Py_XDECREF(own[i]);
+    let_go(&held);
+    return result;
+}
