@@ -201,6 +201,34 @@ def test_runs_are_searched_alike(parts, probes, width, bits, backward):
         )
 
 
+@pytest.mark.parametrize("spread", ["even", "clumped", "lopsided", "one key"])
+@pytest.mark.parametrize("backward", [True, False])
+def test_large_runs_are_searched_alike(spread, backward):
+    """So large that places are guessed: where guesses are good, bad, and no help at all; with rows in any order."""
+    bits, n, rng = 12, 300_000, np.random.default_rng(6)
+    keep = np.uint64(2**63 - 2**bits)
+    keys = {
+        "even": rng.integers(0, 2**63, n, dtype=np.uint64),
+        "clumped": rng.integers(0, 2**63, 70, dtype=np.uint64)[rng.integers(0, 70, n)],
+        "lopsided": np.uint64(2**63 - 1) - (rng.pareto(0.3, n) + 1).clip(0, 2.0**62).astype(np.uint64),
+        "one key": np.zeros(n, np.uint64),
+    }[spread]
+    ts = rng.integers(-(2**bits), 2 ** (bits + 1), n)
+    codes, _, refs, edges, _ = NATIVE.arrange(keys, ts, np.arange(n), bits)
+    runs = [(number, codes[a:b], refs[a:b]) for number, a, b in edges] + [(4, codes[:0], refs[:0])]
+    assert min(len(run[1]) for run in runs[:-1]) > 1 << 16
+    asked = np.concatenate([keys[rng.integers(0, n, 300)], rng.integers(0, 2**63, 90, dtype=np.uint64)]) & keep
+    asked = np.concatenate([asked, np.array([0, keep], np.uint64), np.sort(asked)])
+    lo = rng.integers(-(2**bits) - 50, 2 ** (bits + 1), len(asked))
+    hi = lo + rng.choice([-1, 0, 40], len(asked))
+    hi[::200] += 2**bits
+    same("nearest", runs, bits, asked, lo, hi, backward)
+    ours, theirs = (twin.join(runs, bits, asked, lo, hi, 1 << 62) for twin in (NATIVE, PLAIN))
+    order = [np.lexsort(found[1::-1]) for found in (ours, theirs)]
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a[order[0]] == b[order[1]]).all()
+
+
 @given(st.data(), st.sampled_from([np.uint8, np.uint16, np.int32, np.int64]))
 def test_values_are_compared_alike(data, dtype):
     values = np.array(data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=20)), dtype)

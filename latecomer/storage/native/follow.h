@@ -753,6 +753,39 @@ static int emit(Follow *f)
     return 1;
 }
 
+/* Fetch what the next seeds will look at first, in a range of time about them. */
+static void foresee_look(Follow *f, const Look *look, const Range *range)
+{
+    const int64_t *from = NULL, *to = NULL;
+    for (int64_t i = 0; i < f->program->bound; i++) {
+        from = f->program->bind[i] == range->from ? f->seed_ts[i] + f->seed : from;
+        to = f->program->bind[i] == range->to ? f->seed_ts[i] + f->seed : to;
+    }
+    if (!look->carried || from == NULL || to == NULL)
+        return;
+    int64_t lo[AHEAD], hi[AHEAD];
+    npy_intp n = f->n - f->seed < AHEAD ? f->n - f->seed : AHEAD;
+    for (npy_intp i = 0; i < n; i++) {
+        lo[i] = from[i] + range->add_from;
+        hi[i] = to[i] + range->add_to;
+    }
+    foresee_rows(f->sources + look->source, f->keys + f->seed, lo, hi, n);
+}
+
+static void foresee_seeds(Follow *f)
+{
+    const Program *program = f->program;
+    for (int64_t i = 0; i < program->first.negations; i++)
+        foresee_look(f, &program->first.negation[i].look, &program->first.negation[i].look.range);
+    if (!program->moves)
+        return;
+    const Move *move = program->move;
+    foresee_look(f, &move->look, &move->look.range);
+    for (int64_t i = 0; i < move->negations; i++)
+        if (move->negation[i].cut)
+            foresee_look(f, &move->negation[i].look, &move->look.range);
+}
+
 /* Go on until `most` rows are found, or there are no more. */
 static void follow_on(Follow *f, npy_intp most)
 {
@@ -761,6 +794,8 @@ static void follow_on(Follow *f, npy_intp most)
         if (f->depth < 0) {
             if (f->seed == f->n)
                 return;
+            if (f->seed % AHEAD == 0)
+                foresee_seeds(f);
             f->key = f->keys[f->seed];
             for (int64_t i = 0; i < program->bound; i++)
                 bind(f, program->bind[i], f->seed_refs[i][f->seed], f->seed_ts[i][f->seed]);

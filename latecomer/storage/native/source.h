@@ -1,7 +1,8 @@
 /* Source: where the events of one view of a store are found, by key and time range.
  *
  * A Walk goes through the events of one key from one time to another, a stretch of memory at a time; whoever joins asks
- * nothing else of a source but walks and nearest events.
+ * nothing else of a source but walks and nearest events. Rows that come one after another are foreseen: what they will
+ * look at in large runs is fetched at once.
  */
 
 /* The first place from which on codes are not below `code`, sought from `hint` on in either direction. */
@@ -40,6 +41,7 @@ typedef struct {
     const uint64_t *codes;
     const int64_t *refs;
     npy_intp n, begin, end; /* begin, end: where the last one was found, the next one is likely near */
+    double density;         /* codes in two units of code, were they spread evenly */
 } Run;
 
 typedef struct {
@@ -104,13 +106,9 @@ static int source_of(PyObject *given, int64_t bits, Source *source)
         runs[i].refs = PyArray_DATA(own[1]);
         runs[i].n = PyArray_DIM(own[0], 0);
         runs[i].begin = runs[i].end = 0;
+        runs[i].density = (double)runs[i].n / (double)(INT64_C(1) << 62);
     }
     return 1;
-}
-
-static inline int nothing_in(const Source *source)
-{
-    return !source->count;
 }
 
 /* The first run of a slice that is not below `slice`. */
@@ -125,6 +123,75 @@ static inline Py_ssize_t first_run(const Source *source, int64_t slice)
             high = middle;
     }
     return low;
+}
+
+/* Where a code should be, judged by what is at a place (of a run that is not empty): codes begin with hashes, which are
+ * spread evenly. */
+static inline npy_intp guess(const Run *run, uint64_t code, npy_intp place)
+{
+    if (place >= run->n)
+        place = run->n - 1;
+    double away = (double)((int64_t)(code >> 1) - (int64_t)(run->codes[place] >> 1)) * run->density;
+    if (away <= -(double)place)
+        return 0;
+    return away >= (double)(run->n - 1 - place) ? run->n - 1 : place + (npy_intp)away;
+}
+
+#define LARGE (INT64_C(1) << 16) /* codes of a run that a cache hardly holds: there a guess is cheaper than a look */
+#define WIDTH 16                 /* codes about a guess */
+
+/* The first place of a run from which on codes are not below `code`; `hint`: a place that was looked at before. */
+static inline npy_intp find(const Run *run, uint64_t code, npy_intp hint)
+{
+    if (run->n < LARGE)
+        return seek(run->codes, run->n, code, hint);
+    npy_intp place = guess(run, code, guess(run, code, hint)), low = place - WIDTH / 2;
+    if (low > 0 && low + WIDTH < run->n && run->codes[low - 1] < code && run->codes[low + WIDTH - 1] >= code) {
+        for (int step = WIDTH / 2; step; step >>= 1) /* without a branch that could be foreseen wrongly */
+            low += step & -(npy_intp)(run->codes[low + step - 1] < code);
+        return low;
+    }
+    return seek(run->codes, run->n, code, place);
+}
+
+#define AHEAD 16 /* rows whose memory is fetched at once */
+
+/* Fetch what rows will look at in large runs, all at once: each look would wait for memory alone. At most AHEAD keys;
+ * `first` to `last`: the slices of all of them. */
+static inline void foresee(const Source *source, const uint64_t *keys, npy_intp n, int64_t first, int64_t last)
+{
+    npy_intp places[AHEAD];
+    for (Py_ssize_t r = first_run(source, first); r < source->count && source->runs[r].slice <= last; r++) {
+        const Run *run = source->runs + r;
+        if (run->n < LARGE)
+            continue;
+        for (npy_intp i = 0; i < n; i++) {
+            places[i] = guess(run, keys[i], run->begin);
+            PREFETCH(run->codes + places[i]);
+        }
+        for (npy_intp i = 0; i < n; i++) {
+            places[i] = guess(run, keys[i], places[i]);
+            PREFETCH(run->codes + places[i]);
+            PREFETCH(run->codes + places[i] + 8);
+        }
+    }
+}
+
+/* The same of rows with a time range each. */
+static inline void foresee_rows(const Source *source, const uint64_t *keys, const int64_t *lo, const int64_t *hi,
+                                npy_intp n)
+{
+    int64_t first = INT64_MAX, last = INT64_MIN;
+    for (npy_intp i = 0; i < n; i++) {
+        first = lo[i] < first ? lo[i] : first;
+        last = hi[i] > last ? hi[i] : last;
+    }
+    foresee(source, keys, n, first >> source->bits, last >> source->bits);
+}
+
+static inline int nothing_in(const Source *source)
+{
+    return !source->count;
 }
 
 /* The codes of a key in a run's slice, from `lo` to `hi`: those from `begin` on and below `end`. */
@@ -158,7 +225,7 @@ static inline int next_stretch(Source *source, Walk *walk)
         Run *run = source->runs + walk->run++;
         uint64_t begin, end;
         codes_between(run, walk->key, walk->lo, walk->hi, source->mask, &begin, &end);
-        run->begin = seek(run->codes, run->n, begin, run->begin);
+        run->begin = find(run, begin, run->begin);
         if (run->begin == run->n || run->codes[run->begin] >= end)
             continue;
         walk->codes = run->codes;
@@ -207,10 +274,10 @@ static inline int nearest_event(Source *source, uint64_t key, int64_t lo, int64_
             break;
         codes_between(run, key, lo, hi, source->mask, &begin, &end);
         if (backward) {
-            run->end = seek(run->codes, run->n, end, run->end);
+            run->end = find(run, end, run->end);
             at = run->end - 1;
         } else
-            at = run->begin = seek(run->codes, run->n, begin, run->begin);
+            at = run->begin = find(run, begin, run->begin);
         if (at < 0 || at == run->n || run->codes[at] < begin || run->codes[at] >= end)
             continue;
         int64_t time = (int64_t)(run->codes[at] & (uint64_t)source->mask) + run->base;
@@ -250,6 +317,8 @@ static PyObject *join(PyObject *self, PyObject *const *args, Py_ssize_t count)
         NPY_BEGIN_THREADS_THRESHOLDED(n);
         for (npy_intp i = 0; i < n && !short_of_memory; i++) {
             Walk own;
+            if (i % AHEAD == 0)
+                foresee_rows(&source, keys + i, lo + i, hi + i, n - i < AHEAD ? n - i : AHEAD);
             for (walk(&source, keys[i], lo[i], hi[i], &own); next_stretch(&source, &own);) {
                 if (hits == room) {
                     Hit *more = realloc(found, 2 * room * sizeof *found);
@@ -312,6 +381,8 @@ static PyObject *nearest(PyObject *self, PyObject *const *args, Py_ssize_t count
         NPY_BEGIN_THREADS_DEF;
         NPY_BEGIN_THREADS_THRESHOLDED(n);
         for (npy_intp i = 0; i < n; i++) {
+            if (i % AHEAD == 0)
+                foresee_rows(&source, keys + i, lo + i, hi + i, n - i < AHEAD ? n - i : AHEAD);
             out[i] = -1;
             times[i] = 0;
             nearest_event(&source, keys[i], lo[i], hi[i], backward, out + i, times + i);
