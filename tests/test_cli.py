@@ -213,6 +213,69 @@ def test_wrong_use_ends_with_2(call, arguments, message):
     result = call(*arguments)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", "folder"], "'folder' is a folder, where a query file is needed"),
+        (["check", "folder.toml"], "'folder.toml' is a folder, where a pipeline is needed"),
+        (["run", "folder.toml"], "'folder.toml' is a folder, where a pipeline is needed"),
+        (["serve", "folder"], "'folder' is a folder, where a pipeline is needed"),
+        (["serve", "--demo", "--token-file", "folder"], "'folder' is a folder, where a token file is needed"),
+        (["check", "bytes.query"], "the query file 'bytes.query' is not UTF-8 text"),
+        (["check", "bytes.toml"], "the pipeline 'bytes.toml' is not UTF-8 text"),
+        (["serve", "bytes.toml"], "the pipeline 'bytes.toml' is not UTF-8 text"),
+        (["check", "bytes.query/a.query"], "the query file 'bytes.query/a.query' cannot be read: Not a directory"),
+        (["run", f"{'a' * 300}.toml"], "cannot be read: File name too long"),
+        (["serve", "bytes.toml/a"], "the pipeline 'bytes.toml/a' cannot be read: Not a directory"),
+        (["check", "empty.query"], "the query is empty"),
+        (["check", "empty.toml"], "empty.toml, line 1: 'name' is missing"),
+        (["serve", "empty.toml"], "empty.toml, line 1: 'name' is missing"),
+        (["check", THEFT, "--level", "conservative", "--schema", "folder"], "'folder' is a folder"),
+        (["run", "-q", THEFT, "-i", "folder", "-o", "b.csv", "--level", "conservative"], "'folder' is a folder"),
+        (
+            ["run", "-q", THEFT, "-i", "a.csv", "-o", "folder.csv", "--level", "conservative"],
+            "'folder.csv' is a folder",
+        ),
+        (["explain", "bytes.toml/a"], "there is no file 'bytes.toml/a'"),
+    ],
+)
+def test_what_is_no_file_of_text_is_told_in_a_sentence(call, arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("folder", "folder.toml", "folder.csv"):
+        Path(name).mkdir()
+    for name in ("bytes.query", "bytes.toml"):
+        Path(name).write_bytes(b"\x00\xff\xfe")
+    for name in ("empty.query", "empty.toml"):
+        Path(name).touch()
+    Path("a.csv").write_text("type,ts,tag,price,till\nShelf,2020-01-01,a,5,x\n")
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Errno" not in result.stderr
+
+
+def test_the_mark_that_windows_puts_first_is_no_part_of_a_query(call, tmp_path):
+    (tmp_path / "theft.query").write_bytes(b"\xef\xbb\xbf" + THEFT.encode())
+    assert call("check", str(tmp_path / "theft.query"), "--level", "conservative").exit_code == 0
+
+
+def test_a_file_of_lines_without_an_event_is_told(call, tmp_path):
+    events = tmp_path / "events.jsonl"
+    events.write_text("Shelf 1\nExit 2\n")
+    result = call("run", "-q", THEFT, "--level", "conservative", "-i", str(events), "-o", str(tmp_path / "b.csv"))
+    assert result.exit_code == 3
+    assert "'events.jsonl' holds no event: give JSON lines" in result.stderr
+
+
+def test_what_the_system_refuses_is_told_with_the_file(call, tmp_path):
+    (tmp_path / "state.bin").mkdir()
+    (tmp_path / "a.csv").write_text("type,ts,tag,price,till\nShelf,2020-01-01,a,5,x\n")
+    files = ["-i", str(tmp_path / "a.csv"), "-o", str(tmp_path / "b.csv"), "--snapshot", str(tmp_path / "state.bin")]
+    result = call("run", "-q", THEFT, "--level", "conservative", *files)
+    assert result.exit_code == 2
+    assert "cannot be used: Is a directory" in result.stderr and "Errno" not in result.stderr
     assert "Traceback" not in result.output
 
 

@@ -316,8 +316,8 @@ WRONG = [
     ),
     ("[state]", "[repartition]\ntopic = 'log'\n[state]", "topic = 'log'", ["'log' is the output of changes already"]),
     ('uri = "/nowhere"', 'uri = "${THEFT_NOWHERE}"', "uri", ["the environment variable THEFT_NOWHERE is not set"]),
-    ('uri = "/nowhere"', 'uri = { file = "no.such" }', "uri", ["'no.such' cannot be read: No such file"]),
-    ('text = "PATTERN', 'file = "no.query"\n#', 'file = "no', ["no.query", "cannot be read"]),
+    ('uri = "/nowhere"', 'uri = { file = "no.such" }', "uri", ["there is no file 'no.such'"]),
+    ('text = "PATTERN', 'file = "no.query"\n#', 'file = "no', ["there is no query file", "no.query"]),
     (
         'name = "pair"\nlevel',
         'name = "pair"\nfile = "a"\nlevel',

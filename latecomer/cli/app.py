@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
@@ -41,6 +42,13 @@ def exit_code(error: LatecomerError | OSError) -> int:
     return 4 if isinstance(error, StateError) else 2
 
 
+def _said(error: LatecomerError | OSError) -> str:
+    """The error in words: which file, and what the system says of it."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{os.fsdecode(error.filename)!r} cannot be used: {error.strerror}"
+    return str(error)
+
+
 class Commands(TyperGroup):
     """Prints the project's own errors as text and gives each kind its exit code."""
 
@@ -51,7 +59,7 @@ class Commands(TyperGroup):
             if isinstance(error, BrokenPipeError):  # whoever read the output has gone: no error of ours
                 raise
             # A message may hold brackets, which are no markup, and a caret, which must stay below its place.
-            message = Text("error: ", style="bold red") + Text(str(error))
+            message = Text("error: ", style="bold red") + Text(_said(error))
             Console(stderr=True, soft_wrap=True).print(message, highlight=False)
             ctx.exit(exit_code(error))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from latecomer.errors import ConfigError, QueryError, SchemaError
+from latecomer.texts import read_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,12 +51,7 @@ def read_query_text(given: str) -> tuple[str, str | None]:
     if not given.startswith("@") and any(c.isspace() for c in given.strip()):
         return given, None
     path = Path(given.removeprefix("@"))
-    if not path.exists() or path.is_dir():
-        raise ConfigError(f"there is no query file {str(path)!r}")
-    try:
-        return path.read_text(encoding="utf-8"), path.stem
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the query file {str(path)!r} is not UTF-8 text") from error
+    return read_text(path, "query file"), path.stem
 
 
 def read_level(text: str | None) -> Level | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from latecomer.errors import ConfigError, LatecomerError, MissingDependency
+from latecomer.texts import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -75,11 +76,7 @@ def serve(
 def _token(file: Path | None) -> str | None:
     """The token of the command line or the environment; raises ConfigError, without it, where it cannot be had."""
     if file is not None:
-        try:
-            return file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as problem:
-            told = problem.strerror if isinstance(problem, OSError) else "it is not UTF-8 text"
-            raise ConfigError(f"the token's file {str(file)!r} cannot be read: {told}") from None
+        return read_text(file, "token file").strip()
     return os.environ.get(TOKEN) or None
 
 

@@ -15,13 +15,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from latecomer.connectors.kafka.config import Pipeline, checked, parsed, text_of
+from latecomer.connectors.kafka.config import Pipeline, checked, parsed
 from latecomer.connectors.kafka.config_clients import unavailable
 from latecomer.connectors.kafka.config_errors import Misfit, Problem
 from latecomer.connectors.kafka.config_lines import Document
 from latecomer.connectors.kafka.config_parts import Input, Kafka, Output, Topic
 from latecomer.connectors.kafka.config_values import Bytes, Name, Names, Place, Seconds, Setting, Table
 from latecomer.errors import ConfigError
+from latecomer.texts import read_text
 
 #: The name that stands for a topic in the positions of events that came by HTTP.
 HTTP = "http"
@@ -120,7 +121,7 @@ def load(path: str | os.PathLike[str]) -> Served:
 
     Raises PipelineError with all that is wrong in it, ConfigError when there is no such file.
     """
-    return loads(text_of(path), name=Path(path).name, folder=Path(path).parent)
+    return loads(read_text(path, "pipeline"), name=Path(path).name, folder=Path(path).parent)
 
 
 def loads(text: str, *, name: str = "pipeline.toml", folder: str | os.PathLike[str] = ".") -> Served:

@@ -18,7 +18,7 @@ import pyarrow.json
 from latecomer.connectors.files import types
 from latecomer.connectors.files.reading import EventFile, check_names, settle
 from latecomer.connectors.files.records import Chunk, Reject, blocks, json_records, show
-from latecomer.errors import ConfigError
+from latecomer.errors import ConfigError, SchemaError
 
 #: Blocks of this many records or fewer are not halved further but read one by one.
 _ONE_BY_ONE = 32
@@ -36,6 +36,8 @@ class JsonLinesFile(EventFile):
             raise ConfigError(f"{path.name!r} holds a JSON array: give JSON lines, one object per line")
         kinds = types.parse_types(declared)
         natives = self._natives()
+        if not natives:
+            raise SchemaError(f"{path.name!r} holds no event: give JSON lines, one object per line")
         for name, allowed in kinds.items():
             # A declared type decides over what the values look like: they become text first, and then fit it or not.
             if name in natives and natives[name] not in allowed:

@@ -64,6 +64,8 @@ def open_events(
     from latecomer.connectors.files.jsonl import JsonLinesFile
 
     path = Path(path)
+    if path.is_dir():
+        raise ConfigError(f"{str(path)!r} is a folder, where a file of events is needed: give one of its files")
     if not path.is_file():
         raise ConfigError(f"there is no file {str(path)!r}")
     kind = format_of(path)

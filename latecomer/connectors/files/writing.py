@@ -34,7 +34,7 @@ class EventWriter:
     when it does not. The format follows from the extension: Parquet, CSV, TSV or JSON lines.
 
     Raises:
-        ConfigError: an unknown extension, or a folder that does not exist.
+        ConfigError: an unknown extension, a folder that does not exist, or the name of a folder.
         StateError: a table whose columns differ from the first one's.
 
     >>> import tempfile
@@ -54,6 +54,8 @@ class EventWriter:
             raise ConfigError(f"{self.path.name!r}: packed files are read, not written: leave out '.gz'")
         if not self.path.parent.is_dir():
             raise ConfigError(f"there is no folder {str(self.path.parent)!r} to write {self.path.name!r} into")
+        if self.path.is_dir():
+            raise ConfigError(f"{str(self.path)!r} is a folder, so no file can have that name: give another one")
         self._partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         self._schema: pa.Schema | None = None
         self._sink: _Sink | None = None

@@ -41,9 +41,9 @@ from latecomer.connectors.kafka.config_parts import (
 from latecomer.connectors.kafka.config_values import Bytes, Name, Place, Seconds, Setting, Table, read_level
 from latecomer.connectors.kafka.operation.logs import CLIENT
 from latecomer.consistency.generators import from_plain
-from latecomer.errors import ConfigError
 from latecomer.query import Query
 from latecomer.stream import Stream
+from latecomer.texts import read_text
 
 #: How columns may be declared.
 ColumnType = Literal["int", "float", "bool", "text", "time"]
@@ -189,13 +189,7 @@ class Pipeline(Table):
         options = self.query_options[number]
         if options.text is not None:
             return options.text
-        path = self._folder / str(options.file)
-        try:
-            return path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise ConfigError(f"the query file {str(path)!r} is not UTF-8 text") from None
-        except OSError as error:
-            raise ConfigError(f"the query file {str(path)!r} cannot be read: {error.strerror}") from None
+        return read_text(self._folder / str(options.file), "query file")
 
     # --- clients -----------------------------------------------------------------------------------------------------
 
@@ -259,22 +253,12 @@ def load(path: str | os.PathLike[str]) -> Pipeline:
 
     Raises PipelineError with all that is wrong in it, ConfigError when there is no such file.
     """
-    return loads(text_of(path), name=Path(path).name, folder=Path(path).parent)
+    return loads(read_text(path, "pipeline"), name=Path(path).name, folder=Path(path).parent)
 
 
 def loads(text: str, *, name: str = "pipeline.toml", folder: str | os.PathLike[str] = ".") -> Pipeline:
     """Like :func:`load`, of a text; ``folder`` is where files of queries are looked for."""
     return checked(Pipeline, parsed(text, name), name, folder)
-
-
-def text_of(path: str | os.PathLike[str]) -> str:
-    """A file's text. Raises ConfigError when there is no such file, or it is none."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"there is no pipeline {os.fspath(path)!r}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"the pipeline {os.fspath(path)!r} is not UTF-8 text") from None
 
 
 def parsed(text: str, name: str) -> Document:

@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Iterable
 from fractions import Fraction
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, model_validator
@@ -22,6 +21,7 @@ from pydantic_core import CoreSchema, core_schema
 from latecomer.consistency.levels import Level
 from latecomer.errors import ConfigError, QueryError, options
 from latecomer.query.parse import parse
+from latecomer.texts import read_text
 from latecomer.units import Duration
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -95,11 +95,7 @@ class Setting:
     def reveal(self, environment: Any = os.environ) -> str:
         """The value; raises ConfigError, without any of it, when a variable or file is missing."""
         if self._file is not None:
-            try:
-                return Path(self._file).read_text(encoding="utf-8").rstrip("\r\n")
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-                raise ConfigError(f"the file {self._file!r} cannot be read: {reason}") from None
+            return read_text(self._file, "file").rstrip("\r\n")
 
         def value(found: re.Match[str]) -> str:
             if found[1] not in environment:
