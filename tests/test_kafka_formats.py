@@ -354,12 +354,15 @@ def test_iso_times(moments, wanted):
         assert row in bad or result == exact
 
 
-def test_fractions_are_cut_downwards():
+def test_fractions_of_another_unit_are_converted_and_of_the_same_refused():
     bad = {}
     found = whole_units([1.5, -1.5, 2, None, "x"], "s", "ms", "r", bad)
     assert found.to_pylist() == [1500, -1500, 2000, None, None]
     assert list(bad) == [4]
-    assert whole_units([1.5, -1.5], "s", "s", "r", {}).to_pylist() == [1, -2]
+    assert whole_units([1500.5, -0.5], "ms", "s", "r", {}).to_pylist() == [1, -1]
+    bad = {}
+    assert whole_units([1.5, -1.5, 3.0], "s", "s", "r", bad).to_pylist() == [None, None, 3]
+    assert [str(bad[row]) for row in (0, 1)] == ["1.5 is no whole number of s", "-1.5 is no whole number of s"]
 
 
 # --- punctuation -----------------------------------------------------------------------------------------------------

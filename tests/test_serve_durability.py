@@ -210,6 +210,8 @@ def test_killed_at_random_while_clients_retry(tmp_path):
         told = server.get("/v1/matches?limit=10000")
         assert told["count"] == len(wanted) and {tuple(m["events"]) for m in told["matches"]} == set(wanted)
         assert server.send(lines(sent[:1]))[0] == 409
+        assert server.ask("GET", "/readyz")[0] == 503  # no event will ever be taken again
+        assert server.get("/healthz") == {"alive": True}
         assert server.stop() == 0
 
 

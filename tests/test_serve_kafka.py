@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from latecomer.serve.config import load
-from latecomer.serve.kafka import lines_of
+from latecomer.serve.inbox import Never
+from latecomer.serve.kafka import KafkaService, lines_of
 from latecomer.serve.reading import Refused
 from latecomer.serve.tail import TopicFeed
 from tests import oracle
@@ -100,7 +101,10 @@ def test_events_go_through_the_topics(file, tmp_path):
         explained = server.get("/v1/explain")
         assert sum(one["counters"]["events"] for one in explained.values()) == 400
         assert "latecomer_kafka_messages_total" in server.ask("GET", "/metrics")[2].decode()
-        assert server.ask("POST", "/v1/finish")[0] == 404
+        for word, given in (("punctuate", {"ts": 1}), ("advance", {"now": 1}), ("finish", {})):
+            status, told = server.say(word, **given)
+            assert status == 409
+            assert told["detail"].startswith(f"{word}: a pipeline with brokers takes no words about time by HTTP")
         assert server.stop(60) == 0, server.said()
     with serving(file, log=log) as server:  # the log is the topic: a reader goes on where it was
         wait_for(lambda: len(server.changes("0")) == len(found))
@@ -120,6 +124,25 @@ def test_a_feed_of_a_topic():
     assert feed.place("0-2") == 0 and feed.read(0, 1) == (5, [b"4"])
     with pytest.raises(ValueError):
         feed.place("x")
+
+
+def test_what_such_a_pipeline_never_does_is_not_to_be_tried_again(tmp_path):
+    def service(format):
+        path = tmp_path / f"{format}.toml"
+        text = PIPELINE.format(
+            name="never", brokers="127.0.0.1:9", state=tmp_path, input="in", changes="c", late="l", dead="d"
+        )
+        path.write_text(text.replace('format = "json"', f'format = "{format}"'))
+        return KafkaService(load(path))
+
+    for word in ("punctuate", "advance", "finish"):
+        with pytest.raises(Never, match=f"^{word}: a pipeline with brokers takes no words about time"):
+            service("json").control(word)
+    deaf = service("msgpack")
+    deaf.inbox.reserve(2)
+    with pytest.raises(Never, match="no input of this pipeline takes JSON"):
+        deaf.submit(b"{}", "json", reserved=True)
+    assert deaf.inbox.nbytes == 0
 
 
 def test_bodies_become_messages():

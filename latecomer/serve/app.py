@@ -24,11 +24,11 @@ from starlette.routing import Route
 
 from latecomer.errors import LatecomerError
 from latecomer.serve.auth import COOKIE, PUBLIC, Gate
-from latecomer.serve.inbox import Closed, Overloaded
+from latecomer.serve.inbox import Closed, Never, Overloaded
 from latecomer.serve.journal import JournalFull
 from latecomer.serve.limits import Rate, TooLarge, TooSlow, read_body
 from latecomer.serve.metrics import ServiceMetrics
-from latecomer.serve.openapi import FARTHEST, FORMS, ROWS, describe, has_words
+from latecomer.serve.openapi import FARTHEST, FORMS, ROWS, describe
 from latecomer.serve.reading import Refused
 from latecomer.serve.server import HEAD_BYTES
 from latecomer.serve.sse import Bell, EventStream, changes
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from latecomer.serve.backend import Backend
-    from latecomer.serve.config import Serve, Served
+    from latecomer.serve.config import Site
 
 T = TypeVar("T")
 #: Where the page is.
@@ -97,27 +97,17 @@ class Api:
 
     Args:
         backend: the pipeline that runs.
-        options: limits.
-        token: what a client has to know; None: nothing.
-        pipeline: what is served; None: something that takes no events from outside.
+        site: what of it is served, and to whom.
         metrics: where requests are counted.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        options: Serve,
-        token: str | None,
-        pipeline: Served | None,
-        metrics: ServiceMetrics,
-        name: str,
-    ) -> None:
-        self.backend, self.options, self.metrics = backend, options, metrics
-        self.gate = Gate(token, options.host, options.hosts)
-        self.rate = Rate(options.rate)
+    def __init__(self, backend: Backend, site: Site, metrics: ServiceMetrics) -> None:
+        self.backend, self.options, self.metrics = backend, site.options, metrics
+        self.gate = Gate(site.token, site.options.host, site.options.hosts)
+        self.rate = Rate(site.options.rate)
         self.bell = Bell()
         self._frames = None if backend.live is None else Frames(backend.live, self.bell)
-        self._described = describe(pipeline, locked=self.gate.locked, name=name)
+        self._described = describe(site.pipeline, locked=self.gate.locked, name=site.name)
         routes = [
             Route("/", self.page),
             Route("/page/{name:path}", self.file),
@@ -132,10 +122,9 @@ class Api:
             Route("/readyz", self.readyz),
             Route("/openapi.json", self.openapi),
         ]
-        if pipeline is not None:
-            routes.append(Route("/v1/events", self.events, methods=["POST"]))
-        if has_words(pipeline):
+        if site.pipeline is not None:
             routes += [
+                Route("/v1/events", self.events, methods=["POST"]),
                 Route("/v1/punctuate", self.punctuate, methods=["POST"]),
                 Route("/v1/advance", self.advance, methods=["POST"]),
                 Route("/v1/finish", self.finish, methods=["POST"]),
@@ -431,9 +420,10 @@ async def _told_error(request: Request, problem: LatecomerError) -> Response:
         return _problem(408, str(problem), {"Connection": "close"})
     if isinstance(problem, JournalFull):
         return _problem(503, str(problem), {"Retry-After": "10"})
+    if isinstance(problem, Never):
+        return _problem(409, str(problem))
     if isinstance(problem, Closed):
-        finished = "finished" in str(problem)
-        return _problem(409 if finished else 503, str(problem), {} if finished else {"Retry-After": "10"})
+        return _problem(503, str(problem), {"Retry-After": "10"})
     if isinstance(problem, Refused):
         shown = [{"line": p.line, "reason": p.reason, "detail": p.detail} for p in problem.problems[:10]]
         return _problem(422, str(problem), problems=shown)

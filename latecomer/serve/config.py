@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -111,6 +112,26 @@ class KafkaPipeline(Pipeline):
 
 
 Served = HttpPipeline | KafkaPipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is served, and to whom.
+
+    Attributes:
+        name: what it is called.
+        options: where it listens, and limits.
+        token: what a client has to know; None: nothing.
+        pipeline: what takes events; None: something that takes none from outside.
+        shutdown: seconds that requests may take to end.
+    """
+
+    name: str
+    options: Serve
+    token: str | None = None
+    pipeline: Served | None = None
+    shutdown: float = 10.0
+
 
 #: Keys that mean nothing without brokers.
 _WITH_BROKERS = ("guarantee", "transaction", "instance", "schema_registry", "output", "repartition")

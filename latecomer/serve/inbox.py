@@ -30,7 +30,15 @@ class Overloaded(LatecomerError):
 
 
 class Closed(LatecomerError):
-    """Nothing is taken any more: the service is ending, has failed, or the stream was finished."""
+    """Nothing is taken any more: the service is ending, or has failed. Another one may take it."""
+
+
+class Never(LatecomerError):
+    """It will not be done, however often it is asked for: the stream was finished, or this pipeline cannot do it."""
+
+
+#: What is said to whoever comes too late.
+FINISHED = "the stream was finished: nothing can follow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +121,21 @@ class Inbox:
                 raise Closed(self._closed)
             self._queue.append(submission)
             self._ready.notify()
+
+    def admit(self, form: Form, body: bytes, key: str | None, *, reserved: bool) -> Future[Receipt]:
+        """Take in a body of events; resolved once they are safe. ``reserved``: its room was taken before.
+
+        Raises Overloaded or Closed; either way no room stays taken.
+        """
+        if not reserved:
+            self.reserve(len(body))
+        submission = Submission(form, body, key, size=len(body))
+        try:
+            self.put(submission)
+        except Closed:
+            self.release(len(body))
+            raise
+        return submission.done
 
     def take(self, seconds: float) -> list[Submission]:
         """The next submissions that go together; waits for the first of them."""

@@ -31,7 +31,7 @@ from latecomer.connectors.kafka.operation.watch import Figures, Watch
 from latecomer.errors import ConfigError, StateError
 from latecomer.runtime import Runtime
 from latecomer.serve.arrow import table_of
-from latecomer.serve.inbox import Closed, Inbox, Receipt, Submission
+from latecomer.serve.inbox import Closed, Inbox, Never, Receipt, Submission
 from latecomer.serve.journal import JournalFull
 from latecomer.serve.keys import KeyOf
 from latecomer.serve.reading import Form, Refused
@@ -154,29 +154,23 @@ class KafkaService:
         if self._topic is None:
             if reserved:
                 self.inbox.release(len(body))
-            raise Closed("the inputs are not JSON: write to their topics")
+            raise Never("no input of this pipeline takes JSON, so events cannot come by HTTP: write to its topics")
         if key is not None and key in self._done and not _failed(self._done[key]):
             if reserved:
                 self.inbox.release(len(body))
             return _again(self._done[key])
-        if not reserved:
-            self.inbox.reserve(len(body))
-        submission = Submission(form, body, key, size=len(body))
-        try:
-            self.inbox.put(submission)
-        except Closed:
-            self.inbox.release(len(body))
-            raise
+        done = self.inbox.admit(form, body, key, reserved=reserved)
         if key is not None:
-            self._done[key] = submission.done
+            self._done[key] = done
             while len(self._done) > KEYS:
                 del self._done[next(iter(self._done))]
-        return submission.done
+        return done
 
     def control(self, word: str, **arguments: Any) -> Future[dict[str, Any]]:
-        """Words about time travel in the topics."""
-        raise Closed(
-            f"{word}: in a pipeline with brokers punctuation travels in its topics, and time goes by the clock"
+        """No word: what holds for all partitions is not this process's to say."""
+        raise Never(
+            f"{word}: a pipeline with brokers takes no words about time by HTTP, since it may have more processes than "
+            "this one; punctuation comes in its topics, advance is done by itself, and topics have no end"
         )
 
     def explain(self) -> Future[dict[str, Any]]:

@@ -81,7 +81,7 @@ def _paths(pipeline: Served | None) -> dict[str, Any]:
     }
     if pipeline is not None:
         paths["/v1/events"] = {"post": _events(pipeline)}
-    if has_words(pipeline):
+    if isinstance(pipeline, HttpPipeline):  # with brokers words about time travel in the topics
         paths |= {
             "/v1/punctuate": {
                 "post": _word("Promise that no event up to a time will come any more", "Punctuation", required=True)
@@ -294,9 +294,10 @@ def _event(pipeline: Served) -> dict[str, Any]:
     if given.types:
         marks = [given.punctuation.type] if given.punctuation is not None and given.punctuation.type else []
         kind["enum"] = [*given.types, *marks]
-    iso = given.time.unit == "iso"
-    # a part of a unit is no error, and cut off
-    time = {"type": "string", "format": "date-time"} if iso else {**_WHOLE, "type": "number"}
+    unit = pipeline.unit_of(given.time)
+    time = {"type": "string", "format": "date-time"} if unit == "iso" else _WHOLE
+    if unit not in ("iso", pipeline.stream_options.unit):  # it is converted, so it may have a fraction
+        time = {**_WHOLE, "type": "number"}
     number = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
     name = {"anyOf": [{"type": "string"}, number]}
     schema: dict[str, Any] = {"type": "object", "properties": {}, "required": []}
@@ -324,8 +325,3 @@ def _put(schema: dict[str, Any], path: list[str], told: dict[str, Any], needed: 
         return
     inner = schema["properties"].setdefault(head, {"type": "object", "properties": {}, "required": []})
     _put(inner, rest, told, needed)
-
-
-def has_words(pipeline: Served | None) -> bool:
-    """Whether the words about time can be said by HTTP: with brokers they travel in the topics."""
-    return isinstance(pipeline, HttpPipeline)

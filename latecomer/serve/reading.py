@@ -189,12 +189,12 @@ class BodyReader(Decoder):
     def _time(self, column: pa.Array, unit: str, bad: dict[int, Unreadable]) -> pa.Array:
         if pa.types.is_timestamp(column.type):
             unit, column = str(column.type.unit), column.cast(pa.int64())
-        if not pa.types.is_integer(column.type):
-            raise TypeError("whole numbers or timestamps are needed")
+        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+            raise TypeError("numbers or timestamps are needed")
         if unit == "iso":
             raise TypeError("timestamps are needed, since times in JSON are texts")
         # The same road as for lines: numbers of one type go through NumPy.
-        return whole_units(column.cast(pa.int64()).to_pylist(), unit, self._unit, "bad_timestamp", bad)
+        return whole_units(column.to_pylist(), unit, self._unit, "bad_timestamp", bad)
 
     def _made(self, field: pa.Field, place: Place, rows: int, number: int, at: int) -> pa.Array:
         """A column that is in no body: the same for every row, or made of its position."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from latecomer.connectors.metrics import Metrics
 from latecomer.errors import ConfigError
-from latecomer.serve.config import HttpPipeline, KafkaPipeline, Serve, Served
+from latecomer.serve.config import HttpPipeline, KafkaPipeline, Serve, Served, Site
 from latecomer.serve.inbox import Closed, Overloaded
 from latecomer.serve.live import Live
 from latecomer.serve.metrics import ServiceMetrics
@@ -46,7 +46,9 @@ def run(pipeline: Served, token: str | None, announce: Announce) -> None:
     else:
         service = backend = _service(pipeline, live)
         metrics = _metrics(service, pipeline.name)
-    _serve(backend, pipeline.serve, token, pipeline, metrics, pipeline.name, announce, pipeline.operation.shutdown)
+    _serve(
+        backend, Site(pipeline.name, pipeline.serve, token, pipeline, pipeline.operation.shutdown), metrics, announce
+    )
 
 
 def run_demo(options: Serve, token: str | None, announce: Announce, *, speed: float, start: str | None) -> None:
@@ -79,7 +81,7 @@ def run_demo(options: Serve, token: str | None, announce: Announce, *, speed: fl
             player.start()
 
         try:
-            _serve(service, options, token, None, _metrics(service, "flights"), "flights", announced, 10.0)
+            _serve(service, Site("flights", options, token), _metrics(service, "flights"), announced)
         finally:
             stop.set()
 
@@ -113,23 +115,14 @@ def _metrics(service: Service, name: str) -> ServiceMetrics:
     return metrics
 
 
-def _serve(
-    backend: Backend,
-    options: Serve,
-    token: str | None,
-    pipeline: Served | None,
-    metrics: ServiceMetrics,
-    name: str,
-    announce: Announce,
-    shutdown: float,
-) -> None:
+def _serve(backend: Backend, site: Site, metrics: ServiceMetrics, announce: Announce) -> None:
     import uvicorn
 
     from latecomer.serve.app import Api
     from latecomer.serve.server import IDLE_SECONDS, Protocol, Server, listen, more_files
 
     more_files()
-    api = Api(backend, options, token, pipeline, metrics, name)
+    options, api = site.options, Api(backend, site, metrics)
     try:
         listener = listen(options.host, options.port)
     except OSError as problem:
@@ -148,7 +141,7 @@ def _serve(
         server_header=False,
         limit_concurrency=options.connections,
         timeout_keep_alive=IDLE_SECONDS,
-        timeout_graceful_shutdown=max(int(shutdown), 1),
+        timeout_graceful_shutdown=max(int(site.shutdown), 1),
     )
     host = f"[{options.host}]" if ":" in options.host else options.host
 

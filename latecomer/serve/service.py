@@ -34,7 +34,7 @@ from latecomer.query import Query
 from latecomer.runtime import Runtime
 from latecomer.runtime.spill import Spill
 from latecomer.serve.folder import locked, opened
-from latecomer.serve.inbox import Closed, Inbox, Receipt, Submission
+from latecomer.serve.inbox import FINISHED, Closed, Inbox, Never, Receipt, Submission
 from latecomer.serve.journal import Journal, JournalFull
 from latecomer.serve.letters import DeadLetter
 from latecomer.serve.outcome import NAMES, Outcome, wall_ms
@@ -147,7 +147,7 @@ class Service:
     @property
     def ready(self) -> bool:
         """Whether requests are taken."""
-        return self.alive and self._thread.is_alive() and self.inbox.closed is None
+        return self.alive and self._thread.is_alive() and self.inbox.closed is None and not self.finished
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call this, in the worker's thread, after something has come out."""
@@ -165,15 +165,7 @@ class Service:
 
         Raises Overloaded or Closed; the future may raise Refused.
         """
-        if not reserved:
-            self.inbox.reserve(len(body))
-        submission = Submission(form, body, key, size=len(body))
-        try:
-            self.inbox.put(submission)
-        except Closed:
-            self.inbox.release(len(body))
-            raise
-        return submission.done
+        return self.inbox.admit(form, body, key, reserved=reserved)
 
     def control(self, word: str, **arguments: Any) -> Future[dict[str, Any]]:
         """``punctuate``, ``advance`` or ``finish``, in the order of arrival; resolved with how many changes it gave."""
@@ -275,7 +267,7 @@ class Service:
                 again.append(submission)
                 continue
             if self.finished:
-                submission.done.set_exception(Closed("the stream was finished: nothing can follow"))
+                submission.done.set_exception(Never(FINISHED))
                 continue
             assert submission.form is not None
             try:
@@ -304,7 +296,7 @@ class Service:
             submission.done.set_result(self._explained())
             return
         if self.finished:
-            submission.done.set_exception(Closed("the stream was finished: nothing can follow"))
+            submission.done.set_exception(Never(FINISHED))
             return
         body = msgspec.json.encode(submission.arguments)
         before = self.outcome.changes.newest

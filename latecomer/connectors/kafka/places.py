@@ -113,9 +113,11 @@ def _text(value: bytes | str | None) -> str | None:
 
 
 def whole_units(values: Sequence[Any], unit: str, wanted: str, reason: str, bad: dict[int, Unreadable]) -> pa.Array:
-    """Times in whole ``wanted`` units; ``unit`` is theirs, or ``iso`` for datetimes. Fractions are cut off downwards.
+    """Times in whole ``wanted`` units; ``unit`` is theirs, or ``iso`` for datetimes.
 
-    A value that is no time, or beyond all time, becomes null with a note in ``bad``.
+    What is finer than ``wanted`` is cut off downwards. But a number that counts in ``wanted`` itself must be whole: a
+    fraction says that another unit was meant. A value that is no time, or beyond all time, becomes null with a note in
+    ``bad``.
 
     >>> whole_units([1500, None, 2999], "ms", "s", "bad_timestamp", {}).to_pylist()
     [1, None, 2]
@@ -126,10 +128,11 @@ def whole_units(values: Sequence[Any], unit: str, wanted: str, reason: str, bad:
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             column = pa.array([_micros(v, r, reason, bad) for r, v in enumerate(values)], pa.int64())
         unit = "us"
-    elif set(map(type, values)) <= {int, type(None)}:
-        column = pa.array(values, pa.int64())
     else:
-        return pa.array([_scaled(v, unit, wanted, r, reason, bad) for r, v in enumerate(values)], pa.int64())
+        whole = _integers(values)
+        if whole is None:
+            return pa.array([_scaled(v, unit, wanted, r, reason, bad) for r, v in enumerate(values)], pa.int64())
+        column = whole
     given, target = UNITS[unit], UNITS[wanted]
     if given == target:
         return column
@@ -144,6 +147,16 @@ def whole_units(values: Sequence[Any], unit: str, wanted: str, reason: str, bad:
         scaled = np.where(beyond, 0, numbers) * factor
     nulls = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
     return pa.array(scaled, pa.int64(), mask=nulls)
+
+
+def _integers(values: Sequence[Any]) -> pa.Array | None:
+    """The values as a column, if each is a whole number of 64 bits or none at all."""
+    if not set(map(type, values)) <= {int, type(None)}:
+        return None
+    try:
+        return pa.array(values, pa.int64())
+    except (OverflowError, pa.ArrowInvalid):
+        return None
 
 
 def _micros(value: Any, row: int, reason: str, bad: dict[int, Unreadable]) -> int | None:
@@ -162,6 +175,9 @@ def _scaled(value: Any, unit: str, wanted: str, row: int, reason: str, bad: dict
         return None
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MOST:
         whole, part = divmod(value, 1)
+        if part and unit == wanted:
+            bad.setdefault(row, Unreadable(reason, f"{value!r} is no whole number of {unit}"))
+            return None
         found = int(whole) * UNITS[unit] // UNITS[wanted] + int(part * UNITS[unit]) // UNITS[wanted]
         if abs(found) < _MOST:
             return found
