@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, erf, frexp, inf, sqrt
+from numbers import Real
 from typing import Any, Protocol
 
 import numpy as np
@@ -109,13 +110,13 @@ def shape_of(given: object) -> Shape:
             return Uniform()
         if name in ("triangular", "normal"):
             return _with_argument(given, name, argument)
-    elif isinstance(given, Sequence) and not isinstance(given, bytes):
-        if any(isinstance(w, (list, tuple)) for w in given):
+    elif isinstance(given, (Sequence, np.ndarray)) and not isinstance(given, bytes):
+        if any(isinstance(w, (list, tuple, np.ndarray)) for w in given):
             raise ConfigError(
                 f"distribution={given!r}: a histogram is one list of weights, like [1, 3, 1]; distributions by source "
                 "are pairs of a name and one of these"
             )
-        weights = tuple(float(w) for w in given if isinstance(w, (int, float)) and not isinstance(w, bool))
+        weights = tuple(float(w) for w in given if isinstance(w, Real) and not isinstance(w, bool))
         if not weights or len(weights) < len(given) or not all(0 <= w < inf for w in weights):
             raise ConfigError(f"distribution={given!r}: a histogram is a list of weights, each 0 or more")
         if not weights[0] or not weights[-1]:
@@ -189,7 +190,7 @@ def _is_setting(option: str, given: object) -> bool:
     """A pair of a source and its value. No distribution is a number, so two numbers are weights."""
     if not isinstance(given, (list, tuple)) or len(given) != 2:
         return False
-    return option != "distribution" or not isinstance(given[1], (int, float))
+    return option != "distribution" or not isinstance(given[1], Real)
 
 
 _NOBODY = object()

@@ -116,6 +116,23 @@ def test_a_null_time_is_a_row(put):
     assert rejects == []
 
 
+@pytest.mark.parametrize("count", [1, 100])
+def test_weights_are_lists_of_numbers_and_what_is_none_costs_its_row(put, count):
+    good = [[1, 2.5], None, [], [None, 3]] * count
+    bad = ["[1]", 7, [1, "x"], [[1]], [True], {"a": 1}]
+    lines = "\n".join(json.dumps({"n": n, "w": w}) for n, w in enumerate([*good, *bad]))
+    path = put("w.jsonl", lines)
+    assert types_of(path, types={"w": "weights"})["w"] == "list<item: double>"
+    rows, rejects = read(path, types={"w": "weights"})
+    assert [row["w"] for row in rows] == good
+    assert len(rejects) == len(bad) and all("is not a list of numbers" in r.detail for r in rejects)
+    cells = ["" if w is None else json.dumps(w) for w in good] + ["1;2", '{""a"": 1}', "[true]"]
+    text = "n,w\n" + "".join(f'1,"{cell}"\n' if cell else "1,\n" for cell in cells)
+    rows, rejects = read(put("w.csv", text), types={"w": "weights"})
+    assert [row["w"] for row in rows] == good
+    assert len(rejects) == 3 and all("is not a list of numbers" in r.detail for r in rejects)
+
+
 def test_declared_types_decide(put):
     path = put("e.csv", "type,ts,zip,price\nA,1,007,x\nB,2,8,3\n")
     options = {"time": "ts", "types": {"zip": "int", "price": "float"}}
@@ -132,7 +149,7 @@ def test_text_columns_stay_text(put):
 
 def test_an_undeclarable_type_is_refused(put):
     with pytest.raises(
-        ConfigError, match=r"'price' is declared as 'money': allowed are int, float, bool, text or time"
+        ConfigError, match=r"'price' is declared as 'money': allowed are int, float, bool, text, time or weights"
     ):
         open_events(put("e.csv", HEADER), types={"price": "money"})
 

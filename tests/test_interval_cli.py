@@ -69,6 +69,13 @@ def test_check_refuses_what_run_refuses(strategy, options):
     assert call("check", query + level("patience = 2 s"), "--unit", "s", *options).exit_code == 0
 
 
+def test_check_refuses_what_uncertain_times_cannot_say_without_a_schema():
+    query = "PATTERN SEQ(A a, B b) WITHIN 10 s RETURN a.ts AS began CONSISTENCY kslack(5 s)"
+    assert call("check", query, "--unit", "s").exit_code == 0
+    refused = call("check", query, "--unit", "s", "--uncertainty", "1 s")
+    assert refused.exit_code == 2 and "it has no single value in RETURN" in refused.output
+
+
 def test_sources_that_are_numbers_are_named_as_text(tmp_path):
     path = tmp_path / "numbers.csv"
     path.write_text("id,type,ts,device\na,A,5,7\nb,B,6,8\n")
@@ -83,6 +90,11 @@ def test_run_reads_weights(tmp_path):
     pq.write_table(pa.table(rows), tmp_path / "events.parquet")
     options = ("--lower", "lo", "--upper", "hi", "--longest", "5 s", "--pmf", "w")
     assert found(tmp_path / "events.parquet", tmp_path, *options) == [pytest.approx(41 / 48)]
+    lines = [json.dumps({name: values[at] for name, values in rows.items()}) for at in range(2)]
+    (tmp_path / "events.jsonl").write_text("\n".join(lines))
+    assert found(tmp_path / "events.jsonl", tmp_path, *options) == [pytest.approx(41 / 48)]
+    (tmp_path / "events.csv").write_text('id,type,lo,hi,w\na,A,1,2,"[1,2]"\nb,B,1,4,"[1,2,4,9]"\n')
+    assert found(tmp_path / "events.csv", tmp_path, *options) == [pytest.approx(41 / 48)]
     result = call("run", "-q", PAIR, "-i", tmp_path / "events.parquet", "-o", tmp_path / "o.csv", *options[:-1], "v")
     assert result.exit_code == 3
     assert "has no column 'v'" in result.output

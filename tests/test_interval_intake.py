@@ -305,6 +305,25 @@ def test_weights_sum_to_one_and_reach_both_ends(shape, units):
     assert ends.tolist() == pytest.approx([0, 1])
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        [np.int64(1), np.int32(3), np.float32(2)],
+        (np.uint8(1), 3, 2.0),
+        np.array([1, 3, 2]),
+        np.array([1.0, 3.0, 2.0], np.float32),
+    ],
+)
+def test_weights_may_be_numbers_of_numpy(given):
+    stream = lc.Stream(unit="s", uncertainty=1, distribution=given)
+    assert stream == lc.Stream(unit="s", uncertainty=1, distribution=[1, 3, 2])
+    by_source = lc.Stream(unit="s", source="device", uncertainty=1, distribution={"a": given, None: "normal"})
+    assert by_source == lc.Stream(
+        unit="s", source="device", uncertainty=1, distribution={"a": [1, 3, 2], None: "normal"}
+    )
+    assert shape_of([np.int64(1), np.int64(3)]) == Histogram((1.0, 3.0))  # two numbers are no pair of a source
+
+
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
@@ -339,6 +358,8 @@ def test_weights_sum_to_one_and_reach_both_ends(shape, units):
         ({"uncertainty": 1, "distribution": []}, "a histogram is a list of weights"),
         ({"uncertainty": 1, "distribution": [1, -1, 1]}, "a histogram is a list of weights"),
         ({"uncertainty": 1, "distribution": [1, "x"]}, "a histogram is a list of weights"),
+        ({"uncertainty": 1, "distribution": np.array([[1, 2], [3, 4]])}, "a histogram is one list of weights"),
+        ({"uncertainty": 1, "distribution": [np.bool_(True), 1]}, "a histogram is a list of weights"),
         ({"uncertainty": 1, "distribution": [0, 1]}, "leave the zeros at its ends off"),
         ({"uncertainty": 1, "distribution": 5}, "allowed are 'uniform'"),
     ],

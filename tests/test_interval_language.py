@@ -198,6 +198,9 @@ def test_what_intervals_cannot_say_is_refused_in_these_words(text, message):
         query.check(STREAM, INTEGERS)
     assert str(refused.value) == message
     query.check(lc.Stream(unit="ms"), INTEGERS)  # while exact times can
+    with pytest.raises(lc.QueryError) as refused:  # before the first batch
+        lc.Runtime(STREAM, query)
+    assert str(refused.value) == message
 
 
 def test_confidence_may_be_returned_under_its_own_name_over_intervals():

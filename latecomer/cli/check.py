@@ -72,6 +72,7 @@ def check(
     queries = read_queries([query], level, name)
     stream = columns.stream()
     unit = stream.unit
+    queries[0].check(stream)
     if schema is not None:
         found = open_input(schema, columns, column).schema
         check_columns(queries, stream, schema, found)

@@ -100,6 +100,8 @@ def open_input(path: Path, columns: StreamOptions, declared: Sequence[str] | Non
     from latecomer.connectors.files import open_events
 
     types, time = read_columns(declared), columns.time
+    if columns.pmf is not None:
+        types.setdefault(columns.pmf, "weights")
     events = open_events(path, time=time, text=(columns.type,), types=types)
     if columns.upper is None or columns.upper in types or time not in events.schema.names:
         return events

@@ -17,7 +17,7 @@ from latecomer.consistency.policy import whole_units
 from latecomer.errors import options
 from latecomer.query.plan import Confidence, Negation, Plan
 from latecomer.query.unparse import write
-from latecomer.runtime.intervals.guards import NEXT_MATCH
+from latecomer.runtime.intervals.guards import over_intervals
 from latecomer.units import Duration
 
 
@@ -28,8 +28,7 @@ def facts(plan: Plan, unit: str | None = None, reach: Reach | None = None) -> di
         unit: the unit of the stream's time; where it is not known, lengths are told in words only.
         reach: of a stream whose times are intervals.
     """
-    uncertain = reach is not None or plan.strategy == NEXT_MATCH
-    over = IntervalFacts(plan, unit, reach or Reach(0)) if uncertain else None
+    over = IntervalFacts(plan, unit, reach or Reach(0)) if over_intervals(plan, reach is not None) else None
     return {
         "name": plan.name,
         "components": [

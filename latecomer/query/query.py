@@ -56,8 +56,11 @@ class Query:
         object.__setattr__(query, "source", None)
         return query
 
-    def check(self, stream: Stream, schema: pa.Schema) -> None:
-        """Check attributes and operations against the columns of a stream; raises QueryError with line and caret."""
+    def check(self, stream: Stream, schema: pa.Schema | None = None) -> None:
+        """Check attributes and operations against the columns of a stream; raises QueryError with line and caret.
+
+        Without a schema only what the stream itself decides is checked.
+        """
         check(self.plan, stream, schema, self.source)
 
     @property

@@ -28,6 +28,7 @@ from latecomer.runtime.batches import fix_schema, missing_columns, to_arrow
 from latecomer.runtime.changes import check_names
 from latecomer.runtime.engine import Engine, Piece, attributes_of, promised_columns
 from latecomer.runtime.explain import explain
+from latecomer.runtime.intervals.guards import check_level, over_intervals
 from latecomer.runtime.memory import facts
 from latecomer.runtime.parting import Chooser, drop, narrow
 from latecomer.runtime.share import Share
@@ -114,6 +115,10 @@ class Runtime:
         for query in queries:
             if not isinstance(query, Query):
                 raise ConfigError(f"{query!r} is not a query: give latecomer.Query(text, name=…, level=…)")
+        for query in queries:  # what needs no columns to be known is refused here, and not at the first batch
+            query.check(stream)
+            if over_intervals(query.plan, stream.uncertain):
+                check_level(query.level)
         self.stream = stream
         self.queries = self._given = tuple(queries)
         self._plans = [q.plan for q in queries]

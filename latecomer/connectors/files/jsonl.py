@@ -1,7 +1,7 @@
 """JSON lines: one object per line.
 
 Numbers and booleans have their types; texts that are all times become times; objects and lists inside an event are kept
-as JSON text, since an attribute is one value.
+as JSON text, since an attribute is one value, but for a column that is declared as weights.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class JsonLinesFile(EventFile):
         for name, allowed in kinds.items():
             # A declared type decides over what the values look like: they become text first, and then fit it or not.
             if name in natives and natives[name] not in allowed:
-                natives[name] = types.TEXT
+                natives[name] = types.WEIGHTS if types.WEIGHTS in allowed else types.TEXT
         check_names(path, list(natives))
         #: How the JSON reader hands out each column, before texts become what they are.
         self._raw = pa.schema(list(natives.items()))
@@ -141,6 +141,7 @@ def _fit(column: str, value: Any, kind: pa.DataType) -> Any:
         types.WHOLE: type(value) is int and value in _WHOLE_RANGE,
         types.REAL: type(value) in (int, float),
         types.TRUTH: type(value) is bool,
+        types.WEIGHTS: types.is_weights(value),
     }
     if not fits[kind]:
         raise ValueError(types.misfit(column, value, kind))

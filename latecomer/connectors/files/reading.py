@@ -54,7 +54,8 @@ def open_events(
         path: a Parquet, CSV, TSV or JSON lines file; text formats may be packed (``.csv.gz``).
         time: the column of event times: whole numbers or timestamps, whatever most of its values are.
         text: columns that are text whatever they look like, such as the events' type.
-        types: declared types of further columns: ``int``, ``float``, ``bool``, ``text`` or ``time``.
+        types: declared types of further columns: ``int``, ``float``, ``bool``, ``text``, ``time``
+            or ``weights`` (lists of numbers).
 
     Raises:
         ConfigError: no such file, an unknown extension, a declared type that does not exist.

@@ -8,6 +8,7 @@ text in columns of text.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -23,11 +24,21 @@ TRUTH = pa.bool_()
 TEXT = pa.string()
 TIMES = (pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.timestamp("ns"), pa.timestamp("ns", "UTC"))
 
+#: A weight for each unit of an interval. In text they are written as JSON, and they are never guessed.
+WEIGHTS = pa.list_(pa.float64())
+
 #: Narrowest first.
 KINDS: tuple[pa.DataType, ...] = (WHOLE, REAL, TRUTH, *TIMES)
 
 #: How a user names a type.
-NAMES: dict[str, pa.DataType | None] = {"int": WHOLE, "float": REAL, "bool": TRUTH, "text": TEXT, "time": None}
+NAMES: dict[str, pa.DataType | None] = {
+    "int": WHOLE,
+    "float": REAL,
+    "bool": TRUTH,
+    "text": TEXT,
+    "time": None,
+    "weights": WEIGHTS,
+}
 
 _NULLS = pa.array(["NA", "N/A", "NULL", "Null", "null", "None", "NaN", "nan", "-"])
 _NOT_WHOLE = r"^[+-]?0[0-9xX]"
@@ -49,6 +60,8 @@ def convert(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarray]:
     bad = np.zeros(len(column), dtype=bool)
     if kind == TEXT:
         return column, bad
+    if kind == WEIGHTS:
+        return _weights(column, bad)
     column = pc.if_else(pc.is_in(column, _NULLS), None, column)
     if kind in (WHOLE, REAL):
         refused = pc.match_substring_regex(column, _NOT_WHOLE if kind == WHOLE else _NOT_REAL)
@@ -57,6 +70,25 @@ def convert(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, np.ndarray]:
     if bad.any():
         column = pc.if_else(pa.array(bad), None, column)
     return column.cast(kind), bad
+
+
+def _weights(column: pa.Array, bad: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+    """Lists of numbers from JSON text; what is none is null and bad."""
+    found: list[list[float] | None] = []
+    for row, text in enumerate(column.to_pylist()):
+        try:
+            value = None if text is None else json.loads(text)
+        except ValueError:
+            value = text
+        good = value is None or is_weights(value)
+        found.append(value if good else None)
+        bad[row] = not good
+    return pa.array(found, WEIGHTS), bad
+
+
+def is_weights(value: object) -> bool:
+    """Whether a value is a list of numbers, any of which may be missing."""
+    return isinstance(value, list) and all(type(weight) in (int, float, type(None)) for weight in value)
 
 
 def _mark_misfits(column: pa.Array, kind: pa.DataType, bad: np.ndarray) -> None:
@@ -140,6 +172,8 @@ def guess_for(
 
 
 def _all_fit(column: pa.Array, kind: pa.DataType) -> bool:
+    if kind == WEIGHTS:
+        return not convert(column, kind)[1].any()
     column = pc.if_else(pc.is_in(column, _NULLS), None, column)
     if kind in (WHOLE, REAL):
         refused = pc.match_substring_regex(column, _NOT_WHOLE if kind == WHOLE else _NOT_REAL)
@@ -161,6 +195,8 @@ def misfit(column: str, value: object, kind: pa.DataType) -> str:
         wanted = "a number"
     elif kind == TRUTH:
         wanted = "true or false"
+    elif kind == WEIGHTS:
+        wanted = "a list of numbers"
     elif pa.types.is_timestamp(kind):
         zone = "Z" if kind.tz else ""
         wanted = f"a time like 2013-01-31 05:15:00{zone}"

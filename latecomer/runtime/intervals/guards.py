@@ -19,8 +19,12 @@ from latecomer.consistency.levels import Aggressive, Level
 from latecomer.errors import ConfigError
 from latecomer.query.expressions import Attribute, Expr, variables
 from latecomer.query.plan import Component, Negation, Plan
+from latecomer.query.syntax import NEXT_MATCH
 
-NEXT_MATCH = "skip-till-next-match"
+
+def over_intervals(plan: Plan, uncertain: bool) -> bool:
+    """Whether a plan is matched over intervals: the stream's times are uncertain, or the strategy asks for guards."""
+    return uncertain or plan.strategy == NEXT_MATCH
 
 
 def check_level(level: Level | None) -> None:

@@ -17,9 +17,10 @@ import pyarrow as pa
 from latecomer.errors import QueryError
 from latecomer.query.expressions import Attribute, Expr, attributes
 from latecomer.query.plan import Plan
+from latecomer.query.syntax import NEXT_MATCH
 from latecomer.query.types import EVENT_TIME
 from latecomer.runtime.evaluate import Times
-from latecomer.runtime.intervals.guards import NEXT_MATCH, guarded
+from latecomer.runtime.intervals.guards import guarded
 from latecomer.runtime.pattern import Pattern, Test
 
 
