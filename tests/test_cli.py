@@ -256,6 +256,15 @@ def test_what_is_no_file_of_text_is_told_in_a_sentence(call, arguments, message,
     assert "Errno" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("level", "minds"), [("kslack(5 min)", True), ("aggressive(max_delay = 5 min)", True), ("conservative", False)]
+)
+def test_check_tells_what_one_event_from_the_future_would_do(call, level, minds):
+    hints = json.loads(call("check", THEFT, "--level", level, "--json").stdout)["hints"]
+    assert len(hints) == minds and all("Stream(max_ahead='1 min')" in hint for hint in hints)
+    assert ("moves the clock for good" in call("check", THEFT, "--level", level).stdout) == minds
+
+
 def test_the_mark_that_windows_puts_first_is_no_part_of_a_query(call, tmp_path):
     (tmp_path / "theft.query").write_bytes(b"\xef\xbb\xbf" + THEFT.encode())
     assert call("check", str(tmp_path / "theft.query"), "--level", "conservative").exit_code == 0

@@ -652,6 +652,27 @@ def test_a_query_without_a_key_needs_one_internal_partition():
 
 
 @pytest.mark.parametrize(
+    ("stream", "minds"),
+    [
+        ("", True),
+        ("[stream]\nidle_timeout = '1 h'", True),
+        ("[stream]\nmax_ahead = '1 min'", False),
+        ("[stream]\nclock = 'source'", False),
+        ("[stream]\nquorum = 2", False),
+    ],
+)
+def test_check_tells_of_a_clock_that_one_event_can_move_for_good(stream, minds, tmp_path):
+    path = tmp_path / "p.toml"
+    named = SMALL.replace('key = "tag"', 'key = "tag"\nsource = "sent_by"')
+    path.write_text(named.replace("[state]", f"{stream}\n[state]"))
+    result = CliRunner().invoke(app, ["check", str(path)])
+    assert result.exit_code == 0, result.output
+    assert ("max_ahead = '1 min' in [stream]" in " ".join(result.stdout.split())) == minds
+    hints = json.loads(CliRunner().invoke(app, ["check", str(path), "--json"]).stdout)["pipeline"]["hints"]
+    assert len(hints) == minds
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["check", "p.toml", "--level", "conservative"], "--level is for queries on the command line"),

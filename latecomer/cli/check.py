@@ -67,7 +67,7 @@ def check(
     if connect:
         raise ConfigError("--connect is for a pipeline: latecomer check pipeline.toml --connect")
     from latecomer.cli.intervals import Reach
-    from latecomer.cli.report import facts, show
+    from latecomer.cli.report import facts, hints, show
 
     queries = read_queries([query], level, name)
     stream = columns.stream()
@@ -78,6 +78,7 @@ def check(
         check_columns(queries, stream, schema, found)
         unit = stream.unit_for(found.field(stream.ts).type)
     told = facts(queries[0].plan, unit, Reach.of(stream, unit))
+    told["hints"] = hints(stream, [queries[0].plan], "Stream(max_ahead='1 min')")
     if as_json:
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
     else:

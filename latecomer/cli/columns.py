@@ -122,22 +122,10 @@ class StreamOptions:
         """The stream that is meant; ``more`` are further options of it."""
         from latecomer.stream import Stream
 
-        return Stream(
-            type=self.type,
-            ts=self.ts,
-            id=self.id,
-            source=self.source,
-            unit=self.unit,
-            lower=self.lower,
-            upper=self.upper,
-            longest=self.longest,
-            uncertainty=_by_source("uncertainty", self.uncertainty, str),
-            granularity=self.granularity,
-            rounding=self.rounding,  # type: ignore[arg-type]  # checked by Stream
-            distribution=_by_source("distribution", self.distribution, _shape),
-            pmf=self.pmf,
-            **more,
-        )
+        options = {field.name: getattr(self, field.name) for field in fields(self)}  # of the same names as Stream's
+        options["uncertainty"] = _by_source("uncertainty", self.uncertainty, str)
+        options["distribution"] = _by_source("distribution", self.distribution, _shape)
+        return Stream(**options, **more)
 
 
 #: As a command declares them: all are options, and what is not given is as it is by default.

@@ -9,10 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from latecomer.cli.promises import promise_of, slack_of, widest
+from latecomer.cli.promises import intervals, retention, slack_of
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack
-from latecomer.consistency.policy import whole_units
-from latecomer.errors import options
 from latecomer.query.plan import Negation, Plan
 from latecomer.runtime.intervals.guards import check_level, guarded
 
@@ -54,7 +52,9 @@ class IntervalFacts:
         beyond = "is past" if trailing else "reaches"
         match plan.level:
             case KSlack():
-                return [f"until the clock {beyond} {end} + {slack_of(plan.level)}{self._intervals(1)}"]
+                return [
+                    f"until the clock {beyond} {end} + {slack_of(plan.level)}{intervals(self._longest, self._unit)}"
+                ]
             case Conservative() if self._negations:
                 return list(dict.fromkeys(map(self._proof, self._negations)))
             case Aggressive(patience=patience) if self._negations and (trailing or patience.amount):
@@ -65,27 +65,8 @@ class IntervalFacts:
 
     def retention(self) -> dict[str, Any]:
         """How long state is kept."""
-        plan, unit, longest = self._plan, self._unit, self._longest
-        twice = {"leading", "trailing"} <= {n.kind for n in plan.negations}
-        window = f"twice {plan.window}" if twice else str(plan.window)
-        named = "two windows" if twice else "the window"
-        if isinstance(plan.level, Conservative):
-            types = options(plan.types).replace(" or ", " and ")
-            text = (
-                f"{window}{self._intervals(1)} behind what punctuation has proven: an event is kept until punctuation "
-                f"of {types} has passed it by that; without any, until the end"
-            )
-            return {"text": text, "units": None, "unit": unit}
-        slack, name, patience = promise_of(plan.level, unit)
-        waits = [slack, *([] if patience is None else [patience])]
-        units = None
-        if unit is not None and longest is not None:
-            wait = max(whole_units(slack, unit) + longest, 0 if patience is None else whole_units(patience, unit))
-            units = whole_units(plan.window, unit) * (2 if twice else 1) + longest + wait
-        text = (
-            f"{window} + {widest(waits, unit)}{self._intervals(2)} of event time behind the clock: {named} and {name}"
-        )
-        return {"text": text, "units": units, "unit": unit}
+        twice = {"leading", "trailing"} <= {n.kind for n in self._plan.negations}
+        return retention(self._plan, self._unit, longest=self._longest, twice=twice)
 
     def _time(self, which: str, var: str) -> str:
         return f"{var}.ts" if self._exact else f"{which}({var})"
@@ -95,15 +76,6 @@ class IntervalFacts:
         if right is None:
             return f"{self._time('latest', self._plan.positives[0].var)} + {self._plan.window}"
         return self._time("latest", self._plan.positives[right].var)
-
-    def _intervals(self, times: int) -> str:
-        """What the longest interval adds to a length."""
-        if self._exact:
-            return ""
-        name = "the longest interval"
-        if self._longest is None:
-            return f" + {'twice ' * (times > 1)}{name}"
-        return f" + {self._longest * times} {self._unit} ({'twice ' * (times > 1)}{name})"
 
     def _proof(self, negation: Negation) -> str:
         covers = "reaches" if negation.right is None else "covers all times before"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,7 @@ def check_pipeline(path: str, *, connect: bool, as_json: bool) -> None:
     Ends with exit code 2 when the cluster does not have what the pipeline needs.
     """
     from latecomer.cli.intervals import Reach
-    from latecomer.cli.report import facts, show
+    from latecomer.cli.report import facts, hints, show
 
     pipeline = load_pipeline(path)
     from latecomer.connectors.kafka.advice import partitioning
@@ -71,16 +72,17 @@ def check_pipeline(path: str, *, connect: bool, as_json: bool) -> None:
             findings = look(pipeline)
     stream = pipeline.stream
     told = [facts(query.plan, stream.unit, Reach.of(stream, stream.unit)) for query in pipeline.queries]
+    minds = hints(stream, [query.plan for query in pipeline.queries], "max_ahead = '1 min' in [stream]")
     if as_json:
         document = {
-            "pipeline": _facts(pipeline, spread),
+            "pipeline": _facts(pipeline, spread) | {"hints": minds},
             "queries": told,
             "cluster": [asdict(finding) for finding in findings] if connect else None,
         }
         typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         console = Console()
-        _show(pipeline, spread, console)
+        _show(pipeline, spread, minds, console)
         for query in told:
             console.print()
             show(query, console)
@@ -184,7 +186,7 @@ def _facts(pipeline: Pipeline, spread: Partitioning) -> dict[str, Any]:
     }
 
 
-def _show(pipeline: Pipeline, spread: Partitioning, console: Console) -> None:
+def _show(pipeline: Pipeline, spread: Partitioning, minds: Sequence[str], console: Console) -> None:
     from latecomer.cli.report import grid
 
     output = pipeline.output
@@ -195,6 +197,7 @@ def _show(pipeline: Pipeline, spread: Partitioning, console: Console) -> None:
         ("Writes", Text(", ".join([*outputs, f"dead letters to {output.dead_letters}"]))),
         ("Promises", Text(f"{pipeline.guarantee}, a commit every {pipeline.transaction * 1000:g} ms")),
         ("Partitions", Text(_partitions(pipeline, spread))),
+        *(("Mind", Text(hint)) for hint in minds),
     ]
     console.print(Text(pipeline.name, style="bold"))
     console.print(Padding(grid(rows), (0, 0, 0, 2), expand=False))

@@ -1,9 +1,57 @@
-"""What levels promise, in words and lengths."""
+"""What levels promise, in words and lengths: how late events may be, and how long state is kept for them.
+
+``longest`` is how long a stream's intervals are at most, in its units: 0 where times are exact, None where it is not
+known.
+"""
 
 from __future__ import annotations
 
-from latecomer.consistency.levels import Aggressive, KSlack
+from typing import Any
+
+from latecomer.consistency.levels import Aggressive, Conservative, KSlack
+from latecomer.consistency.policy import whole_units
+from latecomer.errors import options
+from latecomer.query.plan import Plan
 from latecomer.units import Duration
+
+
+def retention(plan: Plan, unit: str | None, *, longest: int | None = 0, twice: bool = False) -> dict[str, Any]:
+    """How long state is kept; ``twice``: for two windows, since a match may be changed from both sides."""
+    windows, named = (f"twice {plan.window}", "two windows") if twice else (str(plan.window), "the window")
+    if isinstance(plan.level, Conservative):
+        types = options(plan.types).replace(" or ", " and ")
+        text = (
+            f"{windows}{intervals(longest, unit)} behind what punctuation has proven: an event is kept until "
+            f"punctuation of {types} has passed it by that; without any, until the end"
+        )
+        return {"text": text, "units": None, "unit": unit}
+    slack, name, patience = promise_of(plan.level, unit)
+    wait = slack if patience is None else widest([slack, patience], unit)
+    length = f"{windows} + {wait}" if twice else _sum(plan.window, wait)
+    text = f"{length}{intervals(longest, unit, 2)} of event time behind the clock: {named} and {name}"
+    units = None
+    if unit is not None and longest is not None:
+        waits = max(whole_units(slack, unit) + longest, 0 if patience is None else whole_units(patience, unit))
+        units = whole_units(plan.window, unit) * (2 if twice else 1) + longest + waits
+    return {"text": text, "units": units, "unit": unit}
+
+
+def intervals(longest: int | None, unit: str | None, times: int = 1) -> str:
+    """What the longest interval adds to a length, so many times.
+
+    >>> intervals(5, "s"), intervals(5, "s", 2), intervals(None, "s"), intervals(0, "s")
+    (' + 5 s (the longest interval)', ' + 10 s (twice the longest interval)', ' + the longest interval', '')
+    """
+    if longest == 0:
+        return ""
+    name = f"{'twice ' * (times > 1)}the longest interval"
+    return f" + {name}" if longest is None else f" + {longest * times} {unit} ({name})"
+
+
+def _sum(a: Duration, b: Duration) -> str:
+    if a.plain == b.plain:
+        return str(Duration(a.amount + b.amount, a.plain))
+    return f"{a} + {b}"
 
 
 def slack_of(level: KSlack) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -11,13 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from latecomer.cli.intervals import IntervalFacts, Reach
-from latecomer.cli.promises import promise_of, slack_of, widest
+from latecomer.cli.promises import retention, slack_of
 from latecomer.consistency.levels import Aggressive, Conservative, KSlack
-from latecomer.consistency.policy import whole_units
-from latecomer.errors import options
 from latecomer.query.plan import Confidence, Negation, Plan
 from latecomer.query.unparse import write
 from latecomer.runtime.intervals.guards import over_intervals
+from latecomer.stream import Stream
 from latecomer.units import Duration
 
 
@@ -50,7 +49,7 @@ def facts(plan: Plan, unit: str | None = None, reach: Reach | None = None) -> di
         "intervals": reach is not None,
         "level": _level(plan),
         "waits": waits(plan) if over is None else over.waits(),
-        "retention": _retention(plan, unit) if over is None else over.retention(),
+        "retention": retention(plan, unit) if over is None else over.retention(),
         "text": plan.text,
     }
 
@@ -137,25 +136,13 @@ def _proof(plan: Plan, negation: Negation) -> str:
     return f"until punctuation of {negation.component.type} {covers} {end}"
 
 
-def _retention(plan: Plan, unit: str | None) -> dict[str, Any]:
-    if isinstance(plan.level, Conservative):
-        types = options(plan.types).replace(" or ", " and ")
-        text = (
-            f"{plan.window} behind what punctuation has proven: an event is kept until punctuation of "
-            f"{types} has passed it by the window; without any, until the end"
-        )
-        return {"text": text, "units": None, "unit": unit}
-    slack, name, patience = promise_of(plan.level, unit)
-    longest = slack if patience is None else widest([slack, patience], unit)
-    text = f"{_sum(plan.window, longest)} of event time behind the clock: the window and {name}"
-    units = None if unit is None else whole_units(plan.window, unit) + whole_units(longest, unit)
-    return {"text": text, "units": units, "unit": unit}
-
-
-def _sum(a: Duration, b: Duration) -> str:
-    if a.plain == b.plain:
-        return str(Duration(a.amount + b.amount, a.plain))
-    return f"{a} + {b}"
+def hints(stream: Stream, plans: Iterable[Plan], where: str) -> list[str]:
+    """What a stream leaves open that one broken event can make use of; ``where`` says how it is closed."""
+    moved = any(not isinstance(plan.level, Conservative) for plan in plans)
+    if not moved or stream.max_ahead is not None or stream.clock == "source" or stream.quorum > 1:
+        return []
+    told = "one event dated far in the future moves the clock for good, and all that come after it are late"
+    return [f"{told}: where events come live, {where} keeps such an event apart"]
 
 
 def show(told: dict[str, Any], console: Console) -> None:
@@ -180,6 +167,7 @@ def show(told: dict[str, Any], console: Console) -> None:
         ("Level", Text(f"{told['level']['text']}: {told['level']['meaning']}")),
         ("A match waits", _lines(told["waits"])),
         ("State is kept", Text(with_units(told["retention"]))),
+        *(("Mind", Text(hint)) for hint in told.get("hints", ())),
     ]
     console.print(Padding(grid(rows), (1, 0, 0, 0), expand=False))
 

@@ -125,27 +125,18 @@ class Pipeline(Table):
     @cached_property
     def stream(self) -> Stream:
         """The stream of all inputs; raises ConfigError for options that make no sense."""
-        options = self.stream_options
+        options = dict(self.stream_options)
+        for name in ("uncertainty", "distribution"):
+            options[name] = _by_source(options[name])
+        options["promises"] = [from_plain(promise) for promise in options["promises"]]
         uncertain = "upper" in self.schema.names
         return Stream(
+            **options,
             lower="ts" if uncertain else None,
             upper="upper" if uncertain else None,
-            longest=options.longest,
             pmf="pmf" if "pmf" in self.schema.names else None,
             id="id",
             source="source" if "source" in self.schema.names else None,
-            unit=options.unit,
-            clock=options.clock,
-            sources=options.sources,
-            quorum=options.quorum,
-            idle_timeout=options.idle_timeout,
-            max_ahead=options.max_ahead,
-            of_key=options.of_key,
-            promises=[from_plain(promise) for promise in options.promises],
-            uncertainty=_by_source(options.uncertainty),
-            granularity=options.granularity,
-            rounding=options.rounding,
-            distribution=_by_source(options.distribution),
             punctuation=self.punctuation_type,
             schema=self.schema,
         )
