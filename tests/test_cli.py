@@ -265,6 +265,14 @@ def test_check_tells_what_one_event_from_the_future_would_do(call, level, minds)
     assert ("moves the clock for good" in call("check", THEFT, "--level", level).stdout) == minds
 
 
+def test_numbers_need_a_unit_and_the_option_is_named(call, tmp_path):
+    (tmp_path / "a.csv").write_text("type,ts,tag,price,till\nShelf,7,a,5,x\n")
+    files = ("-i", str(tmp_path / "a.csv"), "-o", str(tmp_path / "b.csv"))
+    result = call("run", "-q", THEFT, "--level", "conservative", *files)
+    assert result.exit_code == 2 and "say what they count, like --unit s" in result.stderr
+    assert call("run", "-q", THEFT, "--level", "conservative", *files, "--unit", "s").exit_code == 0
+
+
 def test_the_mark_that_windows_puts_first_is_no_part_of_a_query(call, tmp_path):
     (tmp_path / "theft.query").write_bytes(b"\xef\xbb\xbf" + THEFT.encode())
     assert call("check", str(tmp_path / "theft.query"), "--level", "conservative").exit_code == 0

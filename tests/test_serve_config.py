@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from latecomer.cli.app import app
 from latecomer.connectors.kafka.config_errors import PipelineError
 from latecomer.errors import ConfigError
 from latecomer.serve.arrow import table_of
@@ -80,6 +83,24 @@ def test_what_is_wrong_is_told_with_its_line(more, line, told):
 
 def test_state_is_a_folder():
     assert "needs a folder on a disk" in problems(BASE.replace('"state"', '"s3://bucket/x"'))[0][1]
+
+
+def test_check_reads_what_serve_serves_and_run_names_it(tmp_path):
+    file = tmp_path / "p.toml"
+    file.write_text(BASE)
+    result = CliRunner().invoke(app, ["check", str(file)])
+    assert result.exit_code == 0, result.output
+    assert "events that come by HTTP" in result.stdout and "State is kept" in result.stdout
+    told = json.loads(CliRunner().invoke(app, ["check", str(file), "--json"]).stdout)
+    assert told["pipeline"]["name"] == "p" and told["queries"][0]["name"] == "q" and told["cluster"] is None
+    result = CliRunner().invoke(app, ["check", str(file), "--connect"])
+    assert result.exit_code == 2 and "has no [kafka]: leave it out" in result.stderr
+    for command in (["run"], ["advise"]):
+        result = CliRunner().invoke(app, [*command, str(file)])
+        assert result.exit_code == 2 and "has no [kafka], so there are no topics to read" in result.stderr
+    file.write_text(file.read_text().replace("[k]", "[q]"))
+    result = CliRunner().invoke(app, ["check", str(file)])
+    assert result.exit_code == 2 and "no column 'q'" in result.stderr
 
 
 def test_addresses_that_others_reach_need_a_token():

@@ -72,6 +72,9 @@ def test_there_is_no_state(call, tmp_path, command):
     result = call(command, tmp_path / "mistyped")
     assert result.exit_code == 4
     assert "there is no state in" in result.stderr
+    (tmp_path / "service" / "state").mkdir(parents=True)
+    result = call(command, tmp_path / "service")
+    assert result.exit_code == 4 and "service/state', which a service uses" in " ".join(result.stderr.split())
     assert not (tmp_path / "mistyped").exists()
 
 

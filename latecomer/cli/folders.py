@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -165,7 +166,9 @@ def _opened(uri: str) -> StateReader:
 
     folder = StateReader(uri)
     if not folder.listed("claims") and not folder.listed("versions"):
-        raise StateError(f"there is no state in {folder.shown!r}: give the folder that a runtime or sink was given")
+        within = str(Path(uri) / "state")
+        hint = f"{within!r}, which a service uses" if Path(within).is_dir() else "that a runtime or sink was given"
+        raise StateError(f"there is no state in {folder.shown!r}: give the folder {hint}")
     return folder
 
 

@@ -88,7 +88,15 @@ def read_queries(given: Sequence[str], level: str | None, name: str | None = Non
         while own in taken:
             own, number = f"{base}{number}", number + 1
         taken.add(own)
-        written = parse(text).level if fallback is not None else None
+        written = parse(text).level
+        if written is None and fallback is None:
+            raise ConfigError(
+                f"{own} has no consistency level: how long may it wait, and may it correct itself? Give --level, or "
+                "end the query with CONSISTENCY, and one of these:\n"
+                "  'kslack(5 minutes)' waits a fixed slack, then is final and in order\n"
+                "  'conservative' waits for punctuation, then is final\n"
+                "  'aggressive(max_delay = 5 minutes)' answers at once, and takes answers back when late events come"
+            )
         queries.append(Query(text, name=own, level=None if written is not None else fallback))
     return queries
 
@@ -114,10 +122,17 @@ def check_columns(queries: Sequence[Query], stream: Stream, path: Path, schema: 
 
     Raises SchemaError for a column of the stream that is missing, QueryError with a caret for a wrong use.
     """
+    import pyarrow as pa
+
     for column in (stream.type, stream.ts, stream.upper, stream.id, stream.source, stream.pmf):
         if column is not None and column not in schema.names:
             has = ", ".join(map(repr, schema.names)) or "no columns at all"
             raise SchemaError(f"{path.name!r} has no column {column!r}: it has {has}")
+    times = schema.field(stream.ts).type
+    if stream.unit is None and (pa.types.is_integer(times) or pa.types.is_floating(times)):
+        raise ConfigError(
+            f"{path.name!r} tells times as numbers ({stream.ts}: {times}): say what they count, like --unit s or ms"
+        )
     for query in queries:
         query.check(stream, schema)
 

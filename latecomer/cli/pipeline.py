@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -19,7 +20,9 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from latecomer.cli.serve import load_served
 from latecomer.errors import ConfigError, LatecomerError, MissingDependency
+from latecomer.texts import read_text
 
 if TYPE_CHECKING:
     from latecomer.connectors.kafka.advice import Partitioning
@@ -55,15 +58,18 @@ def refuse(path: str, **given: object) -> None:
 def check_pipeline(path: str, *, connect: bool, as_json: bool) -> None:
     """Check a pipeline's file and, with ``connect``, its cluster; print what was found.
 
-    Ends with exit code 2 when the cluster does not have what the pipeline needs.
+    Ends with exit code 2 when the cluster does not have what the pipeline needs. One without [kafka] is a service's.
     """
     from latecomer.cli.intervals import Reach
     from latecomer.cli.report import facts, hints, show
 
-    pipeline = load_pipeline(path)
+    clustered = has_brokers(path)
+    if connect and not clustered:
+        raise ConfigError(f"--connect asks the cluster of a pipeline, and {path} has no [kafka]: leave it out")
+    pipeline = load_pipeline(path) if clustered else load_served(path)
     from latecomer.connectors.kafka.advice import partitioning
 
-    spread = partitioning(pipeline)
+    spread = partitioning(pipeline) if clustered else None
     findings: list[Finding] = []
     if connect:
         from latecomer.connectors.kafka.check import look
@@ -154,19 +160,38 @@ def _waits(watch: Watch) -> bool:
     return not watch.stopping
 
 
+def has_brokers(path: str) -> bool:
+    """Whether a pipeline's file has [kafka]. Raises ConfigError for what is no file of TOML."""
+    _need()
+    from latecomer.connectors.kafka.config import parsed
+
+    return "kafka" in parsed(read_text(path, "pipeline"), Path(path).name).values
+
+
 def load_pipeline(path: str) -> Pipeline:
-    try:
-        import confluent_kafka  # noqa: F401 (to say what is missing before anything else fails)
-        import pydantic  # noqa: F401
-    except ImportError as error:
-        raise MissingDependency(str(error.name), "kafka", "A Kafka pipeline") from None
+    """A pipeline of topics. Raises ConfigError for a file without [kafka], PipelineError for all that is wrong."""
+    if not has_brokers(path):
+        raise ConfigError(
+            f"{path} has no [kafka], so there are no topics to read: 'latecomer serve {path}' takes its events by "
+            "HTTP; for topics add [kafka], [[input]] and [output]"
+        )
     from latecomer.connectors.kafka.config import load
 
     return load(path)
 
 
-def _facts(pipeline: Pipeline, spread: Partitioning) -> dict[str, Any]:
-    """A pipeline as plain data."""
+def _need() -> None:
+    try:
+        import confluent_kafka  # noqa: F401 (to say what is missing before anything else fails)
+        import pydantic  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency(str(error.name), "kafka", "A Kafka pipeline") from None
+
+
+def _facts(pipeline: Pipeline, spread: Partitioning | None) -> dict[str, Any]:
+    """A pipeline as plain data; ``spread`` is None where it has no brokers."""
+    if spread is None:
+        return {"name": pipeline.name, "columns": dict(pipeline.columns_written), "state": pipeline.state.uri}
     output, internal = pipeline.output, pipeline.repartition
     return {
         "name": pipeline.name,
@@ -186,21 +211,32 @@ def _facts(pipeline: Pipeline, spread: Partitioning) -> dict[str, Any]:
     }
 
 
-def _show(pipeline: Pipeline, spread: Partitioning, minds: Sequence[str], console: Console) -> None:
+def _show(pipeline: Pipeline, spread: Partitioning | None, minds: Sequence[str], console: Console) -> None:
     from latecomer.cli.report import grid
 
+    rows = _served(pipeline) if spread is None else _clustered(pipeline, spread)
+    rows += [("Mind", Text(hint)) for hint in minds]
+    console.print(Text(pipeline.name, style="bold"))
+    console.print(Padding(grid(rows), (0, 0, 0, 2), expand=False))
+
+
+def _served(pipeline: Pipeline) -> list[tuple[str, RenderableType]]:
+    return [
+        ("Reads", Text("events that come by HTTP, once 'latecomer serve' runs it")),
+        ("Writes", Text(f"changes, late events and dead letters for HTTP, and its state, in {pipeline.state.uri}")),
+    ]
+
+
+def _clustered(pipeline: Pipeline, spread: Partitioning) -> list[tuple[str, RenderableType]]:
     output = pipeline.output
     inputs = [f"{', '.join(given.topics)} ({given.format})" for given in pipeline.inputs]
     outputs = [f"{purpose} to {topic.topic} ({topic.format})" for purpose, topic in output.topics.items()]
-    rows: list[tuple[str, RenderableType]] = [
+    return [
         ("Reads", Text("; ".join(inputs))),
         ("Writes", Text(", ".join([*outputs, f"dead letters to {output.dead_letters}"]))),
         ("Promises", Text(f"{pipeline.guarantee}, a commit every {pipeline.transaction * 1000:g} ms")),
         ("Partitions", Text(_partitions(pipeline, spread))),
-        *(("Mind", Text(hint)) for hint in minds),
     ]
-    console.print(Text(pipeline.name, style="bold"))
-    console.print(Padding(grid(rows), (0, 0, 0, 2), expand=False))
 
 
 def _partitions(pipeline: Pipeline, spread: Partitioning) -> str:

@@ -18,6 +18,8 @@ from latecomer.texts import read_text
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from latecomer.serve.config import Served
+
 #: Where the token may be, instead of a file.
 TOKEN = "LATECOMER_TOKEN"
 #: Loggers of libraries, whose warnings are shown.
@@ -64,13 +66,20 @@ def serve(
             run_demo(options, token, typer.echo, speed=speed, start=start)
         return
     from latecomer.serve import run
-    from latecomer.serve.config import load
 
-    read = load(str(pipeline))
+    read = load_served(str(pipeline))
     read = read.model_copy(update={"serve": read.serve.model_copy(update=address)}) if address else read
     token = read.serve.checked(variable)
     with _logging(read.operation.log, read.operation.log_level, {*read.secrets, *([token] if token else [])}):
         run(read, token, typer.echo)
+
+
+def load_served(path: str) -> Served:
+    """A pipeline that can be served, with brokers or without. Raises PipelineError with all that is wrong in it."""
+    _need()
+    from latecomer.serve.config import load
+
+    return load(path)
 
 
 def _token(file: Path | None) -> str | None:
