@@ -8,13 +8,14 @@ BIN := .venv/bin
 # Extra words for the tools: `make test ARGS="-k late -x"`, `make bench ARGS=--quick`, `make fuzz MINUTES=10`.
 ARGS ?=
 MINUTES ?= 5
-# How many kills `make fuzz` survives, and `make test-kafka`.
+# How many kills `make fuzz` survives, and `make test-kafka` and `make test-spark`, unless KILLS says something else.
 POINTS ?= 1000
-KILLS ?= 100
+KAFKA_KILLS := $(or $(KILLS),100)
+SPARK_KILLS := $(or $(KILLS),30)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-kafka lint types contracts bench bench-peers fuzz loadtest clean java chromium
+.PHONY: help demo test test-kafka test-spark lint types contracts bench bench-peers fuzz loadtest clean java chromium
 
 help:  ## show this list
 	@echo "Latecomer: pattern queries over streams whose events arrive late"
@@ -28,7 +29,11 @@ test: .venv/.test java chromium lint types contracts  ## check style, types and 
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-kafka: .venv/.test java  ## the tests on a real Kafka broker, with KILLS (default 100) kills instead of ten
-	@LATECOMER_KAFKA_KILLS=$(KILLS) $(BIN)/python -m pytest tests/test_kafka_*.py $(ARGS)
+	@LATECOMER_KAFKA_KILLS=$(KAFKA_KILLS) $(BIN)/python -m pytest tests/test_kafka_*.py $(ARGS)
+
+test-spark: .venv/.test java  ## the tests on a real Spark; then KILLS (default 30) drivers are killed
+	@$(BIN)/python -m pytest tests/test_spark*.py $(ARGS)
+	@$(BIN)/python -m tests.spark_kills --kills $(SPARK_KILLS)
 
 lint: .venv/.test  ## check style and layout (ruff)
 	@$(BIN)/ruff check .

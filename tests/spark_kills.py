@@ -1,7 +1,8 @@
-"""Jobs that are killed: ``python -m tests.spark_kills --kills 30`` kills driver processes for as long as you like.
+"""Jobs that are killed: ``python -m tests.spark_kills --kills 30`` kills thirty drivers, or as many as you like.
 
-The tests in ``tests/test_spark_kills.py`` do the same a few times. SIGKILL comes at a moment that chance decides, while
-jobs are at work; then the next driver goes on from checkpoints, states and sinks, as they were left.
+``make test-spark`` does; the tests in ``tests/test_spark_kills.py`` do the same a few times. SIGKILL comes at a moment
+that chance decides, while jobs are at work; then the next driver goes on from checkpoints, states and sinks, as they
+were left.
 """
 
 import argparse

@@ -138,6 +138,25 @@ def test_a_late_row_is_the_whole_event():
     }
 
 
+@pytest.mark.parametrize(
+    ("kind", "one", "other"),
+    [
+        (pa.month_day_nano_interval(), (1, 2, 3), (1, 2, 4)),
+        (pa.list_(pa.struct({"x": pa.decimal128(5, 2)})), [{"x": 1}], [{"x": 2}]),
+        (pa.map_(pa.string(), pa.int64()), [("a", 1)], [("a", 2)]),
+        (pa.null(), None, None),
+    ],
+    ids=str,
+)
+def test_a_late_row_has_values_of_any_type(kind, one, other):
+    """Also those that Arrow has no text for; late ids and copies are told by them."""
+    columns = {"id": [1, 2, 3, 3], "type": ["B", "A", "A", "A"], "ts": [100, 1, 2, 2], "k": ["x"] * 4}
+    table = pa.table(columns).append_column("value", pa.array([one, one, one, other], kind))
+    out = start(PAIR, lc.Aggressive(2)).process(table)
+    assert out.late["value"].to_pylist() == pa.array([one, one, other], kind).to_pylist()
+    assert len(set(out.late["late_id"].to_pylist())) == (2 if one == other else 3)
+
+
 def test_late_ids_are_stable_and_tell_rows_apart():
     def ids(*words):
         runtime = lc.Runtime(

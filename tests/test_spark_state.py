@@ -9,15 +9,11 @@ import pytest
 
 import latecomer as lc
 from latecomer.connectors.spark import PatternSink
-from latecomer.connectors.spark_detect import Detect, gather
 from latecomer.connectors.spark_keys import buckets_of
-from latecomer.connectors.spark_tag import Tag
-from latecomer.connectors.versions import Version, VersionStore
-from latecomer.runtime import Runtime
 from latecomer.storage.attempts import Attempt
 from latecomer.storage.folder import StateFolder
-from latecomer.storage.shelf import MemoryShelf
 from tests import spark_fixture
+from tests.spark_local import Local
 
 spark = spark_fixture.spark
 
@@ -57,37 +53,19 @@ class Seen(Attempt):
         return slots
 
 
-class Job:
-    """Micro-batches as the sink takes them, without Spark."""
+class Job(Local):
+    """A job whose tasks are :class:`Seen`."""
 
     def __init__(self, folder):
-        self.store = VersionStore(folder)
-        runtime = Runtime.resume(Runtime(STREAM, [QUERY]).snapshot(), MemoryShelf())
-        runtime.process(SCHEMA.empty_table())
-        self.fresh = runtime.residue()[0]
+        super().__init__(STREAM, QUERY, state=folder, buckets=BUCKETS)
+        self.store = self._store
+
+    def begin(self):
+        return Seen(self.store.uri, self.store._folder.writer)
 
     def batch(self, number, table):
-        before = self.store.open(number, {})
-        states = self.store.buckets(before.batch) if before else {}
-        clock = before.clock if before else None
-        cells = list(Tag(BUCKETS, ("tag",), STREAM, None, clock)(table.to_batches()))
-        detect = Detect(
-            begin=lambda: Seen(self.store.uri, self.store._folder.writer),
-            residues={n: state.residues for n, state in states.items()},
-            fresh=b"" if before else self.fresh,
-            clocks={n: state.clock for n, state in states.items()},
-            clock=clock,
-            asked=frozenset({"gap"}),
-            key=("tag",),
-            stream=STREAM,
-            arrival=None,
-            step=None,
-            finish=False,
-        )
         Seen.reads, Seen.writes = [], []
-        result = gather(pa.Table.from_batches(list(detect(cells))), states)
-        self.store.write(Version(number, result.clock), result.buckets, result.files)
-        return result
+        return self.take(number, table, tasks=1)
 
 
 def size(slots):

@@ -4,7 +4,7 @@ What happens with a micro-batch (the steps run in this order, and each may be ru
 
 1. the version before the batch is looked up in the state folder;
 2. ``Tag`` packs the rows of each bucket where they are read, with the stream's clock at each row;
-3. the packs are shuffled by bucket, together with one control row per bucket, so that every bucket runs;
+3. the packs are shuffled by bucket; each part of the input also tells every bucket its clock, so that all buckets hear;
 4. ``Detect`` gives them to the engine and writes what has changed in the buckets' states under new names; changes come
    back to the driver (one Spark action);
 5. the driver's commit makes the new states version *n*;
@@ -126,7 +126,7 @@ class PatternSink(Split):
         fresh = self._fresh(schema, [query for query in queries if query.name not in known])
         states = self._store.buckets(before.batch) if before else {}
         buckets = in_use(self.buckets, len(states), _cores(spark))
-        cells = self._cells(batch, before.clock if before else None, buckets).union(controls(spark, buckets))
+        cells = self._cells(batch, before.clock if before else None, buckets)
         step = self._step_units(schema)
         detect = self._detect(before, states, buckets, queries, fresh=fresh, step=step)
         self._run(cells, detect, states, buckets, Version(batch_id, None, self._settings(queries), job), began)
@@ -232,8 +232,10 @@ class PatternSink(Split):
     ) -> None:
         """Steps 3 to 6: shuffle, detect, make the version valid, hand over to the sinks."""
         batch_id = version.batch
-        found = self._to_partitions(cells, buckets).mapInArrow(detect, spark_detect.RESULT_SCHEMA)
-        result = spark_detect.gather(found.toArrow(), states)
+        found = self._found(cells, buckets, detect)
+        if not found.num_rows:  # the input has no parts, so no bucket has heard anything
+            found = self._found(controls(cells.sparkSession, buckets), buckets, detect)
+        result = spark_detect.gather(found, states)
         missing = set(range(buckets)) - set(result.buckets)
         if missing:
             raise StateError(f"batch {batch_id}: no result for buckets {sorted(missing)}; the batch has to run again")
@@ -251,6 +253,10 @@ class PatternSink(Split):
         self._progress = {n: p for n, p in self._progress.items() if n > batch_id - _REMEMBERED} | {batch_id: progress}
         for show in self._shows:
             show(progress)
+
+    def _found(self, cells: DataFrame, buckets: int, detect: spark_detect.Detect) -> pa.Table:
+        """What the buckets give back, in rows of ``RESULT_SCHEMA``: the one Spark action of a micro-batch."""
+        return self._to_partitions(cells, buckets).mapInArrow(detect, spark_detect.RESULT_SCHEMA).toArrow()
 
     def _queries_of(self, batch_id: int) -> Sequence[Query]:
         """The queries that a batch is run with: a batch that ran before has the ones that it had, since sinks may have

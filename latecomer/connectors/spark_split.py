@@ -130,9 +130,8 @@ class Split:
         partitions = min(buckets, int(str(spark.conf.get("spark.sql.shuffle.partitions"))))
         if partitions not in self._numbers:
             self._numbers[partitions] = _numbers_of_partitions(spark, partitions)
-        numbers = F.array(*(F.lit(number) for number in self._numbers[partitions]))
-        chosen = F.element_at(numbers, F.col("bucket") % partitions + 1)
-        return cells.repartition(partitions, chosen)
+        numbers = ", ".join(map(str, self._numbers[partitions]))
+        return cells.repartition(partitions, F.expr(f"element_at(array({numbers}), bucket % {partitions} + 1)"))
 
 
 def _plain(value: Any) -> Any:
@@ -173,7 +172,7 @@ def _numbers_of_partitions(spark: SparkSession, partitions: int) -> tuple[int, .
 
 
 def controls(spark: SparkSession, buckets: int) -> DataFrame:
-    """One row per bucket without content, so that every bucket runs in every batch."""
+    """One row per bucket without content: what runs every bucket where there is no input that would."""
     from pyspark.sql import functions as F
 
     return spark.range(0, buckets, 1, 1).select(

@@ -11,6 +11,7 @@ The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -94,9 +95,15 @@ def _hash_words(column: pa.Array, salt: int) -> U64:
     words = _words(column)
     if words is not None:
         return kernels.scramble(words, salt)
-    if pa.types.is_nested(column.type):
-        return _hash_bytes(pa.array([repr(v) for v in column.to_pylist()], pa.string()), salt)
-    return _hash_bytes(pc.cast(column, pa.string()), salt)
+    return _hash_bytes(_texts_of(column), salt)
+
+
+def _texts_of(column: pa.Array) -> pa.Array:
+    """Values without a fixed width as texts; those that Arrow has no text for (nested ones, intervals) as Python's."""
+    if not pa.types.is_nested(column.type):
+        with suppress(pa.ArrowNotImplementedError):
+            return pc.cast(column, pa.string())
+    return pa.array([repr(v) for v in column.to_pylist()], pa.string())
 
 
 def _words(column: pa.Array) -> U64 | None:
