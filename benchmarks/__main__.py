@@ -17,6 +17,7 @@ but those that fetch other systems: ``peers``, ``kafka`` and ``spark``.
 * ``kafka-speed``: pipelines from topic to topic, against programs that only read (needs Java)
 * ``kafka-latency``: from a message to the change that it causes, at 50,000 messages a second (needs Java)
 * ``spark``: the sink against an empty job and against stream-stream joins (needs Java)
+* ``spark-cores``: what one core makes of the steps of a micro-batch, without Spark
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from benchmarks import (
     peers,
     promises,
     spark,
+    spark_cores,
     speed,
     spill,
     workers,
@@ -69,6 +71,7 @@ PARTS: dict[str, Callable[..., harness.Report]] = {
     "kafka-speed": kafka.run,
     "kafka-latency": kafka_latency.run,
     "spark": spark.run,
+    "spark-cores": spark_cores.run,
 }
 #: What runs only when it is named: it fetches the engines that it compares with.
 FETCHING = ("peers", "kafka", "spark")

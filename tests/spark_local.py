@@ -59,19 +59,24 @@ class Local(PatternSink):
         queries = self._queries_of(number)
         known = before.settings["queries"] if before else {}
         fresh = self._fresh(table.schema, [query for query in queries if query.name not in known])
-        clock = before.clock if before else None
-        cells = tagged(self, table, clock, self.buckets, parts)
+        cells = self.cells(table, before.clock if before else None, parts)
         detect = self._detect(before, states, self.buckets, queries, fresh=fresh, finish=finish)
         if self.begin is not None:
             detect = replace(detect, begin=self.begin)
         said = []
         for task in range(tasks):
             own = pa.array([bucket % tasks == task for bucket in cells["bucket"].to_pylist()], pa.bool_())
-            said += detect(cells.filter(own).to_batches())
+            said += self.task(detect, cells.filter(own))
         result = gather(pa.Table.from_batches(said), states)
         version = Version(number, result.clock, self._settings(queries), finished=finish)
         self._store.write(version, result.buckets, result.files)
         return result
+
+    def cells(self, table, clock, parts=1):
+        return tagged(self, table, clock, self.buckets, parts)
+
+    def task(self, detect, cells):
+        return list(detect(cells.to_batches()))
 
 
 def engine(split, schema, kind, *, finish):

@@ -157,6 +157,26 @@ def test_a_late_row_has_values_of_any_type(kind, one, other):
     assert len(set(out.late["late_id"].to_pylist())) == (2 if one == other else 3)
 
 
+def test_moments_within_nested_values_may_come_in_another_zone():
+    """Spark tells of the same column in UTC in one place and in the session's zone in another."""
+
+    def kind(zone):
+        moment = pa.timestamp("us", zone)
+        return pa.struct({"all": pa.list_(moment), "by": pa.map_(pa.string(), moment)})
+
+    runtime = start(PAIR, lc.Aggressive(2))
+    value = {"all": [1, None], "by": [("a", 3)]}
+    told = []
+    for number, zone in enumerate(("UTC", "America/New_York")):
+        columns = {"id": [2 * number, 2 * number + 1], "type": ["B", "A"], "ts": [100, 1]}
+        table = pa.table(columns).append_column("value", pa.array([value, value], kind(zone)))
+        told.append(runtime.process(table).late["value"])
+    assert told[0].type == told[1].type == kind("UTC")
+    assert told[0].to_pylist() == told[1].to_pylist()
+    with pytest.raises(lc.SchemaError, match="'value' holds struct"):
+        runtime.process(table.set_column(3, "value", pa.array([value, value], kind(None))))
+
+
 def test_late_ids_are_stable_and_tell_rows_apart():
     def ids(*words):
         runtime = lc.Runtime(

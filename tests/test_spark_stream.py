@@ -107,6 +107,49 @@ def test_a_streaming_result_goes_on_after_a_restart_and_can_be_filtered_and_join
     assert {r["place"][-1] == r["tag"][-1] for r in found} == {True}
 
 
+def test_spark_times_and_other_types_come_out_as_they_went_in(rocks, tmp_path):
+    """TIMESTAMP is a moment, told in the session's zone; TIMESTAMP_NTZ has none; what is nested stays so."""
+    rows = rocks.sql(
+        """
+        SELECT id, substring('AC', cast(id % 2 AS int) + 1, 1) AS kind, timestamp_seconds(1700000000 + id) AS at,
+               timestamp_seconds(1700000000 + id)::timestamp_ntz AS plain, cast(id % 3 AS decimal(10, 2)) AS tag,
+               named_struct('list', array(timestamp_seconds(id)), 'map', map('x', id)) AS nested
+        FROM range(0, 60, 1, 1) UNION ALL
+        SELECT 99, 'A', timestamp_seconds(1600000000), NULL, 1, NULL
+        """
+    )
+    asked = lc.Query(
+        "PATTERN SEQ(A a, C c) WHERE [tag] WITHIN 20 s RETURN a.plain AS plain, c.nested AS nested, a.at AS begin",
+        name="pair",
+        level=lc.Aggressive("30 s"),
+    )
+    moments = lc.Stream(type="kind", ts="at", id="id")
+    rows.coalesce(1).write.parquet(str(tmp_path / "in"))
+    zone = rocks.conf.get("spark.sql.session.timeZone")
+    rocks.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        runtime = lc.Runtime(moments, asked)
+        expected = runtime.process(rows.toArrow())
+        for output, one in (("changes", expected.changes), ("late", expected.late)):
+            static = detect(rows, moments, asked, buckets=2, output=output)
+            files = rocks.readStream.schema(rows.schema).parquet(str(tmp_path / "in"))
+            streaming = detect(files, moments, asked, buckets=2, output=output)
+            for found in (static.toArrow(), collected(streaming, tmp_path / output)[0][1]):
+                assert by_id(found) == by_id(one)
+                assert found.schema.field("ts" if output == "late" else "first_ts").type == pa.timestamp(
+                    "us", "America/New_York"
+                )
+    finally:
+        rocks.conf.set("spark.sql.session.timeZone", zone)
+
+
+def by_id(table):
+    id_of = "late_id" if "late_id" in table.column_names else "match_id"
+    assert table.num_rows
+    drop = [name for name in ("missed", "wrong") if name in table.column_names]
+    return sorted(map(str, table.drop_columns(drop).to_pylist())), table[id_of].null_count
+
+
 def test_a_timer_wakes_a_stream_whose_sources_fell_silent(rocks, tmp_path):
     """The last event waits for its window to pass; nothing comes any more, and the time of day decides."""
     silent = lc.Stream(type="kind", ts="at", id="id", unit="s", source="tag", clock="source", idle_timeout="1 s")

@@ -249,12 +249,15 @@ def _processor(engine: OneBucket) -> Any:
 
 def _typed(found: DataFrame, schema: pa.Schema) -> DataFrame:
     """The tables in a column ``data`` as rows."""
-    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    columns = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    # Spark has times in microseconds only; where they have a zone it is the session's, which moves no moment.
+    wanted = pa.schema(
+        pa.field(f.name, pa.timestamp("us", f.type.tz) if pa.types.is_timestamp(f.type) else f.type) for f in schema
+    )
+    columns = from_arrow_schema(wanted, prefer_timestamp_ntz=True)
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        wanted = to_arrow_schema(columns)
         for batch in batches:
             for data in batch["data"]:
                 table = unpack(data.as_buffer())

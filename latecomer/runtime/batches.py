@@ -415,7 +415,16 @@ def castable(given: pa.DataType, wanted: pa.DataType) -> bool:
             return "number"
         if t.is_timestamp(kind) or t.is_date(kind):
             return "moment"
+        if t.is_struct(kind) or t.is_list(kind) or t.is_large_list(kind) or t.is_map(kind):
+            # The moments in it are the same in any zone.
+            parts = [kind.field(n) for n in range(kind.num_fields)]
+            return kind.id, [(part.name if t.is_struct(kind) else "", in_nested(part.type)) for part in parts]
         return kind if not t.is_duration(kind) else "duration"
+
+    def in_nested(kind: pa.DataType) -> object:
+        if t.is_timestamp(kind):
+            return kind.unit, kind.tz is None
+        return family(kind) if t.is_nested(kind) else kind
 
     if wanted == WEIGHTS_TYPE and (t.is_list(given) or t.is_large_list(given) or t.is_fixed_size_list(given)):
         return bool(t.is_null(given.value_type)) or family(given.value_type) == "number"
