@@ -44,10 +44,9 @@ class _Paved:
         component that they bind.
         """
         sources = tuple([store.source(view) for store, view in self._looks])
-        log = self._log
-        found = kernels.follow(
-            self._program, sources, self._bits, log.plain(self._columns), log.places(), keys, refs, ts, PIECE
-        )
+        latest = tuple([store.latest(view) for store, view in self._looks])
+        columns, places = self._log.plain(self._columns), self._log.places()
+        found = kernels.follow(self._program, sources, self._bits, columns, places, keys, refs, ts, PIECE, latest)
         while found is not None:
             seeds, own, all_refs, all_ts, rest = found
             yield seeds, Rows(all_refs, all_ts, own)

@@ -321,6 +321,7 @@ typedef struct {
     PyObject *arguments; /* all that the pointers below point into */
     int64_t mask;
     Source *sources;
+    int64_t *latest; /* no event of the source is later */
     Column *columns;
     Places places;
     const uint64_t *keys;
@@ -673,10 +674,10 @@ static int killed(Follow *f, const Negation *negation)
     Source *source = f->sources + look->source;
     Walk on;
     int64_t ref, ts;
-    if (nothing_in(source))
+    int64_t lo = f->ts[look->range.from] + look->range.add_from, hi = f->ts[look->range.to] + look->range.add_to;
+    if (lo > f->latest[look->source])
         return 0;
-    walk(source, key_of(f, look), f->ts[look->range.from] + look->range.add_from,
-         f->ts[look->range.to] + look->range.add_to, &on);
+    walk(source, key_of(f, look), lo, hi, &on);
     while (next_event(source, &on, &ref, &ts))
         if ((negation->before < 0 || ref < f->ref[negation->before]) && agrees(f, look, ref, ts))
             return 1;
@@ -702,6 +703,10 @@ static void enter(Follow *f)
     Level *level = f->level + f->depth;
     int64_t lo = f->ts[look->range.from] + look->range.add_from, hi = f->ts[look->range.to] + look->range.add_to;
     level->open = 0;
+    if (lo > f->latest[look->source]) { /* most new events are newer than all that is known */
+        walk(f->sources + look->source, 0, 1, 0, &level->walk);
+        return;
+    }
     for (int64_t i = 0; i < move->negations; i++) {
         const Negation *negation = move->negation + i;
         Source *source = f->sources + negation->look.source;
@@ -834,6 +839,7 @@ static void follow_done(Follow *f)
         for (int64_t i = 0; i < f->program->sources; i++)
             source_done(f->sources + i);
     free(f->sources);
+    free(f->latest);
     free(f->columns);
     free(f->found);
     Py_XDECREF(f->arguments);
@@ -910,10 +916,12 @@ static int prepared(Follow *f, PyObject *const *args, int64_t bits, int *nothing
 {
     const Program *program = f->program;
     PyObject **sources = items(args[1], program->sources, "sources");
-    if (!sources || !(f->sources = calloc((size_t)program->sources + 1, sizeof *f->sources)))
+    PyObject **latest = sources ? items(args[9], program->sources, "times") : NULL;
+    if (!latest || !(f->sources = calloc((size_t)program->sources + 1, sizeof *f->sources)) ||
+        !(f->latest = calloc((size_t)program->sources + 1, sizeof *f->latest)))
         return 0;
     for (int64_t i = 0; i < program->sources; i++)
-        if (!source_of(sources[i], bits, f->sources + i))
+        if (!source_of(sources[i], bits, f->sources + i) || !integer(latest[i], f->latest + i))
             return 0;
     for (int64_t i = 0; i < program->moves; i++)
         if ((*nothing = nothing_in(f->sources + program->move[i].look.source)))
@@ -1007,15 +1015,15 @@ static PyObject *piece(Follow *f, int64_t most)
     return result;
 }
 
-/* follow(program, sources, bits, columns, places, keys, refs, ts, most) -> the first `most` matches or fewer, or None
+/* follow(program, sources, bits, columns, places, keys, refs, ts, most, latest) -> the first `most` matches or fewer, or None
  *
- * Seeds are rows of keys, and of refs and ts for each component that the program says they bind. Matches are (numbers of
- * their seeds, keys, references and times as a list with None for components not bound, and what `resume` needs to go
- * on, or None). */
+ * `latest` are times that no event of a source is later than. Seeds are rows of keys, and of refs and ts for each
+ * component that the program says they bind. Matches are (numbers of their seeds, keys, references and times as a list
+ * with None for components not bound, and what `resume` needs to go on, or None). */
 static PyObject *follow(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     int64_t bits, most;
-    if (!expects(count, 9) || !integer(args[2], &bits) || !integer(args[8], &most))
+    if (!expects(count, 10) || !integer(args[2], &bits) || !integer(args[8], &most))
         return NULL;
     Program *program = PyCapsule_GetPointer(args[0], "latecomer.program");
     if (program == NULL)
@@ -1036,11 +1044,11 @@ static PyObject *follow(PyObject *self, PyObject *const *args, Py_ssize_t count)
             PyErr_SetString(PyExc_TypeError, "a source, a column or a seed does not fit");
         return NULL;
     }
-    if (!(f->arguments = PyTuple_New(9))) {
+    if (!(f->arguments = PyTuple_New(10))) {
         follow_done(f);
         return NULL;
     }
-    for (int i = 0; i < 9; i++)
+    for (int i = 0; i < 10; i++)
         PyTuple_SET_ITEM(f->arguments, i, Py_NewRef(args[i]));
     return piece(f, most);
 }
