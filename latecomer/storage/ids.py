@@ -117,7 +117,7 @@ class IdIndex:
 
     def find(self, hashes: U64) -> tuple[I64, I64]:
         """Pairs (row, ref): for each probing row all entries with its mark. Expected O(1) per row."""
-        found = [(rows, self._at(table, places)) for table, rows, places in self._walk(_marks(hashes))]
+        found = [(rows, self._at(table, places)) for table, rows, places in self._walk(kernels.marks_of(hashes))]
         return found[0] if len(found) == 1 else tuple(map(np.concatenate, zip(*found, strict=True)))
 
     def _walk(self, wanted: Marks) -> list[tuple[_Table, I64, I64]]:
@@ -137,38 +137,43 @@ class IdIndex:
         return kernels.whole(table.refs.take(places), self._base)
 
     def enter(self, hashes: U64, refs: I64) -> I64:
-        """Enter the rows whose mark is new; of rows with one mark the first. Expected O(1) per row.
+        """Enter the rows whose mark is new; of rows with one mark the first. References ascend. Expected O(1) per row.
 
         Returns the rows that found their mark taken and were *not* entered, in order. There must be room for all.
         """
-        return self._put(_marks(hashes), refs, unique=True)
+        if not len(refs):
+            return _NONE
+        self._reach(int(refs[0]), int(refs[-1]))
+        return self._put(hashes, refs, unique=True)
 
     def add(self, hashes: U64, refs: I64) -> None:
         """Enter ``refs`` under ``hashes``, whatever is there already."""
-        self._put(_marks(hashes), refs, unique=False)
+        self._span(refs)
+        self._put(hashes, refs, unique=False)
 
     def move(self, hashes: U64, refs: I64, to: I64) -> None:
         """Give the entries of ``hashes`` with ``refs`` the references ``to``."""
         self._span(to)
-        for table, rows, places in self._walk(_marks(hashes)):
+        for table, rows, places in self._walk(kernels.marks_of(hashes)):
             own = (self._at(table, places) == refs.take(rows)).nonzero()[0]
             table.refs[places.take(own)] = to.take(rows.take(own)).astype(table.refs.dtype)
 
-    def _put(self, wanted: Marks, refs: I64, unique: bool) -> I64:
-        self._span(refs)
+    def _put(self, hashes: U64, refs: I64, unique: bool) -> I64:
         old, new = self._table, self._next or self._table
         left, entered = kernels.put(
-            old.marks, old.refs, new.marks, new.refs, self._first, self._done, wanted, refs, unique
+            old.marks, old.refs, new.marks, new.refs, self._first, self._done, hashes, refs, unique
         )
         self._count += entered
         self._due += entered * self._pace
         return left
 
     def _span(self, refs: I64) -> None:
-        """Make the tables wide enough for these references."""
-        if not len(refs):
-            return
-        first, last = int(np.minimum.reduce(refs)), int(np.maximum.reduce(refs))
+        """Make the tables wide enough for these references, in any order."""
+        if len(refs):
+            self._reach(int(np.minimum.reduce(refs)), int(np.maximum.reduce(refs)))
+
+    def _reach(self, first: int, last: int) -> None:
+        """Make the tables wide enough for references from ``first`` to ``last``."""
         if not self._count:
             self._base = self._last = first
         base, self._last = min(first, self._base), max(last, self._last)
@@ -251,12 +256,14 @@ class IdIndex:
         for start, stop in ((begin, min(end, size)), (max(begin - size, 0), end - size)):
             if start >= stop:
                 continue
-            marks, refs = kernels.take_out(old.marks, old.refs, start, stop, self._base)
-            self._count -= len(marks)
+            hashes, refs = kernels.take_out(old.marks, old.refs, start, stop, self._base)
+            self._count -= len(refs)
             kept = keep(refs).nonzero()[0]
-            if len(kept) < len(marks):
-                marks, refs = marks.take(kept), refs.take(kept)
-            self._put(marks, refs, unique=False)
+            if len(kept) < len(refs):
+                hashes, refs = hashes.take(kept), refs.take(kept)
+            if len(refs):
+                self._next_base = min(self._next_base, int(np.minimum.reduce(refs)))
+            self._put(hashes, refs, unique=False)
         old.give_back(self._first, min(self._first + self._done, size))
         self._due = 0
         if self._done == size:
@@ -282,7 +289,7 @@ class IdIndex:
     def load(self, state: dict[str, Any]) -> None:
         order = state["marks"].argsort()  # so that filling goes through memory in order
         self._table = _Table(max(_SMALLEST, _SPARSE * len(order)), wide=False)
-        self._put(state["marks"].take(order), state["refs"].take(order), unique=False)
+        self.add(state["marks"].take(order).astype(np.uint64) << np.uint64(32), state["refs"].take(order))
 
     def _check(self) -> None:
         assert len(self._table) >= 2 * self._count, (len(self._table), self._count)
@@ -294,9 +301,3 @@ class IdIndex:
         if self._next is not None:
             left = self._table.marks[self._table.taken()]
             assert not kernels.gone_over(left, len(self._table), self._first, self._done).any()
-
-
-def _marks(hashes: U64) -> Marks:
-    """The high half of each hash; 0 means a free place, so 1 stands for it."""
-    marks: Marks = np.maximum(hashes >> np.uint64(32), np.uint64(1)).astype(np.uint32)
-    return marks

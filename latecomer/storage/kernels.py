@@ -149,6 +149,11 @@ def match_digits(high: U64, low: U64, each: int, name_high: int, name_low: int) 
 # --- the id index -----------------------------------------------------------------------------------------------------
 
 
+def marks_of(hashes: U64) -> Array:
+    """The high half of each hash, 32 bits; 0 means a free place, so 1 stands for it."""
+    return np.maximum(hashes >> _S32, np.uint64(1)).astype(np.uint32)
+
+
 def put(
     marks: Array,
     refs: Array,
@@ -156,16 +161,17 @@ def put(
     new_refs: Array,
     first: int,
     done: int,
-    wanted: Array,
+    hashes: U64,
     own: I64,
     unique: bool,
 ) -> tuple[I64, int]:
-    """Enter references under marks (32 bits, not 0) into a table of ``marks`` (32 bits, 0 where free) and ``refs`` (64
-    bits, or the low 32 of them): each at the first free place from its home on. ``unique``: only if no place before has
-    its mark; of rows with one mark the first. Marks that are :func:`gone_over` are entered into the new table.
+    """Enter references under the marks of ids' hashes into a table of ``marks`` (32 bits, 0 where free) and ``refs``
+    (64 bits, or the low 32 of them): each at the first free place from its home on. ``unique``: only if no place before
+    has its mark; of rows with one mark the first. Marks that are :func:`gone_over` are entered into the new table.
 
     Returns the rows not entered, ascending, and how many were. There must be room for all. Expected O(1) per row.
     """
+    wanted = marks_of(hashes)
     if not done:
         return _put(marks, refs, wanted, own, unique)
     over = gone_over(wanted, len(marks), first, done)
@@ -214,11 +220,13 @@ def _put(marks: Array, refs: Array, wanted: Array, own: I64, unique: bool) -> tu
     return (np.sort(np.concatenate(open_rows)) if len(open_rows) > 1 else _NONE), count
 
 
-def take_out(marks: Array, refs: Array, begin: int, end: int, base: int) -> tuple[Array, I64]:
-    """The entries at the places from ``begin`` to ``end`` of a table, which are free then: marks and references."""
+def take_out(marks: Array, refs: Array, begin: int, end: int, base: int) -> tuple[U64, I64]:
+    """The entries at the places from ``begin`` to ``end`` of a table, which are free then: hashes, of which only the
+    marks are known, and references.
+    """
     at = marks[begin:end].nonzero()[0]
     at += begin
-    found = marks.take(at), whole(refs.take(at), base)
+    found = marks.take(at).astype(np.uint64) << _S32, whole(refs.take(at), base)
     marks[begin:end] = 0
     return found
 

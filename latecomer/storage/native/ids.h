@@ -23,6 +23,12 @@ static int id_table(PyObject *const *given, IdTable *table, Held *held)
     return 1;
 }
 
+static inline uint32_t id_mark(uint64_t hash)
+{
+    uint32_t mark = (uint32_t)(hash >> 32);
+    return mark ? mark : 1;
+}
+
 static inline npy_intp id_home(uint32_t mark, npy_intp size)
 {
     return (npy_intp)(((uint64_t)mark * (uint64_t)size) >> 32);
@@ -39,9 +45,9 @@ static inline int id_gone_over(uint32_t mark, const IdTable *old, npy_intp first
 
 #define ID_AHEAD 12 /* rows: by then memory has answered */
 
-/* put(marks (32 bits), refs (32 or 64 bits), new marks, new refs, first, done, wanted (32 bits), own (64 bits), unique)
- * -> (rows not entered, how many were): enter references under marks; `unique`: only where the mark is new. The tables
- * are written to. */
+/* put(marks (32 bits), refs (32 or 64 bits), new marks, new refs, first, done, hashes, own (64 bits), unique) -> (rows
+ * not entered, how many were): enter references under the marks of hashes; `unique`: only where the mark is new. The
+ * tables are written to. */
 static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Held held = {{0}, 0};
@@ -50,13 +56,13 @@ static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t count)
     int64_t first, done;
     PyObject *rows = NULL, *result = NULL;
     int64_t *open = NULL;
-    const uint32_t *wanted;
+    const uint64_t *hashes;
     const int64_t *own;
     if (!expects(count, 9) || !integer(args[4], &first) || !integer(args[5], &done))
         return NULL;
     int unique = PyObject_IsTrue(args[8]);
     if (!id_table(args, &tables[0], &held) || !id_table(args + 2, &tables[1], &held) ||
-        !(wanted = array(args[6], 4, &n, &held)) || !(own = array(args[7], 8, &n, &held)))
+        !(hashes = array(args[6], 8, &n, &held)) || !(own = array(args[7], 8, &n, &held)))
         ;
     else if ((open = malloc((n + 1) * sizeof *open)) == NULL)
         PyErr_NoMemory();
@@ -66,23 +72,24 @@ static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t count)
         NPY_BEGIN_THREADS_THRESHOLDED(n);
         for (npy_intp i = 0; i < n && !full; i++) {
             if (i + ID_AHEAD < n) {
-                uint32_t mark = wanted[i + ID_AHEAD];
+                uint32_t mark = id_mark(hashes[i + ID_AHEAD]);
                 const IdTable *soon = &tables[id_gone_over(mark, &tables[0], first, done)];
                 npy_intp home = id_home(mark, soon->size);
                 PREFETCH(soon->marks + home);
                 PREFETCH(soon->refs + home * soon->width);
             }
-            const IdTable *table = &tables[id_gone_over(wanted[i], &tables[0], first, done)];
+            uint32_t wanted = id_mark(hashes[i]);
+            const IdTable *table = &tables[id_gone_over(wanted, &tables[0], first, done)];
             uint32_t *marks = table->marks;
-            npy_intp size = table->size, at = id_home(wanted[i], size), steps = 0;
-            while (marks[at] && !(unique && marks[at] == wanted[i]) && ++steps <= size)
+            npy_intp size = table->size, at = id_home(wanted, size), steps = 0;
+            while (marks[at] && !(unique && marks[at] == wanted) && ++steps <= size)
                 at = at + 1 == size ? 0 : at + 1;
             if (steps > size)
                 full = 1;
             else if (marks[at])
                 open[left++] = i;
             else {
-                marks[at] = wanted[i];
+                marks[at] = wanted;
                 if (table->width == 4)
                     ((uint32_t *)table->refs)[at] = (uint32_t)own[i];
                 else
@@ -103,14 +110,14 @@ static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t count)
     return result;
 }
 
-/* take_out(marks (32 bits), refs (32 or 64 bits), begin, end, base) -> (marks, refs): the entries at these places, which
- * are free then; references of 32 bits are at least `base`. */
+/* take_out(marks (32 bits), refs (32 or 64 bits), begin, end, base) -> (hashes, refs): the entries at these places, which
+ * are free then; references of 32 bits are at least `base`. Of hashes only the marks are known. */
 static PyObject *take_out(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Held held = {{0}, 0};
     IdTable table;
     int64_t begin, end, base;
-    PyObject *marks = NULL, *refs = NULL, *result = NULL;
+    PyObject *hashes = NULL, *refs = NULL, *result = NULL;
     if (!expects(count, 5) || !integer(args[2], &begin) || !integer(args[3], &end) || !integer(args[4], &base))
         return NULL;
     if (!id_table(args, &table, &held))
@@ -121,20 +128,20 @@ static PyObject *take_out(PyObject *self, PyObject *const *args, Py_ssize_t coun
         npy_intp n = 0;
         for (npy_intp at = begin; at < end; at++)
             n += table.marks[at] != 0;
-        if ((marks = fresh(n, NPY_UINT32)) && (refs = fresh(n, NPY_INT64))) {
-            uint32_t *out = DATA(marks);
+        if ((hashes = fresh(n, NPY_UINT64)) && (refs = fresh(n, NPY_INT64))) {
+            uint64_t *out = DATA(hashes);
             int64_t *told = DATA(refs);
             for (npy_intp at = begin, row = 0; row < n; at++)
                 if (table.marks[at]) {
-                    out[row] = table.marks[at];
+                    out[row] = (uint64_t)table.marks[at] << 32;
                     told[row++] = table.width == 8 ? ((const int64_t *)table.refs)[at]
                                                    : base + (uint32_t)(((const uint32_t *)table.refs)[at] - (uint32_t)base);
                 }
             memset(table.marks + begin, 0, (end - begin) * sizeof *table.marks);
-            result = PyTuple_Pack(2, marks, refs);
+            result = PyTuple_Pack(2, hashes, refs);
         }
     }
-    Py_XDECREF(marks);
+    Py_XDECREF(hashes);
     Py_XDECREF(refs);
     let_go(&held);
     return result;
