@@ -398,6 +398,15 @@ def test_uncertain_times():
     assert 0.5 < match["confidence"] < 1
     ((number, message),) = problems(text.replace("200 ms", "200 parsecs"))
     assert number == line_of(text, "uncertainty") and "parsecs" in message
+    for written, shape in (
+        ("[1, 3, 1]", (1.0, 3.0, 1.0)),
+        ('{ d1 = [1, 2], "*" = "normal" }', (("d1", (1.0, 2.0)), (None, "normal"))),
+    ):
+        assert loads(text.replace('"triangular"', written)).stream.distribution == shape
+    refused = (('"gamma"', "allowed are 'uniform'"), ("[0, 1]", "leave the zeros"), ("{ d1 = 5 }", "allowed are"))
+    for written, told in refused:
+        ((number, message),) = problems(text.replace('"triangular"', written))
+        assert number == line_of(text, "distribution") and told in message
 
 
 def test_two_ends_and_weights():

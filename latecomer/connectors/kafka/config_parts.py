@@ -17,6 +17,7 @@ from latecomer.connectors.kafka.config_values import (
     flattened,
 )
 from latecomer.errors import ConfigError, options
+from latecomer.uncertainty import shape_of
 from latecomer.units import Duration
 
 #: How messages may be written that come in, and those that go out.
@@ -95,7 +96,7 @@ class StreamOptions(Table):
     granularity: str | int | float | None = None
     longest: str | int | float | None = None
     rounding: Literal["down", "nearest", "up"] = "down"
-    distribution: str | dict[str, str] | None = None
+    distribution: Any = None
 
     @field_validator("idle_timeout", "max_ahead", "uncertainty", "granularity", "longest", mode="before")
     @classmethod
@@ -103,6 +104,16 @@ class StreamOptions(Table):
         try:
             for length in value.values() if isinstance(value, dict) else [value]:
                 Duration.of(length)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("distribution")
+    @classmethod
+    def _shapes(cls, value: Any) -> Any:
+        try:
+            for shape in value.values() if isinstance(value, dict) else [value]:
+                shape_of(shape)
         except ConfigError as error:
             raise ValueError(str(error)) from None
         return value
