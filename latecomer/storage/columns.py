@@ -38,7 +38,7 @@ def every(mask: Array) -> bool:
 #: Values up to which a buffer goes to new memory at once.
 _FEW = 1 << 15
 #: Values copied to the new memory for each one that is appended, and how many at least together.
-_RATE, _STEP = 4, 1 << 12
+_RATE, _STEP = 16, 1 << 12
 #: Memory is reserved for so many times as many values as there are; it costs nothing until it is used.
 _AHEAD = 4
 
