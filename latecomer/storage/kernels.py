@@ -36,6 +36,7 @@ _ALONE = 1 << 40  # a cell's sum holds the count of its keys from this bit on, a
 _FUSE = np.uint64(0x9FB21C651E98DF25)
 _S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
 _WORD = 2**64 - 1
+_FEW = 5  # offsets of texts, up to which these are taken one by one
 #: ANDed with a little-endian word, ``TAIL[n]`` keeps its first n bytes.
 TAIL = np.array([(1 << (8 * n)) - 1 for n in range(8)] + [_WORD], np.uint64)
 _PAD = np.zeros(8, np.uint8)
@@ -73,8 +74,8 @@ def hash_texts(offsets: Array, data: Array, salt: int) -> U64:
     """Hashes of texts, eight bytes at a time over all rows at once; the length is part of the hash. Text i is
     ``data[offsets[i] : offsets[i + 1]]`` (32-bit offsets, bytes).
     """
-    if len(offsets) < 2:
-        return np.zeros(0, np.uint64)
+    if len(offsets) <= _FEW:
+        return np.array([_text_hash(text, salt) for text in _texts_in(offsets, data)], np.uint64)
     words, starts, lengths = _words_of(offsets, data)
     result = lengths.astype(np.uint64)
     result ^= np.uint64(salt)
@@ -85,8 +86,8 @@ def hash_texts(offsets: Array, data: Array, salt: int) -> U64:
 
 def text_words(offsets: Array, data: Array) -> U64:
     """A word per text that tells texts apart as well as a hash does, but is not scrambled: for sums of many columns."""
-    if len(offsets) < 2:
-        return np.zeros(0, np.uint64)
+    if len(offsets) <= _FEW:
+        return np.array([_text_word(text) for text in _texts_in(offsets, data)], np.uint64)
     words, starts, lengths = _words_of(offsets, data)
     result = _word(words, starts, lengths)
     result += lengths.view(np.uint64) * _M1
@@ -95,6 +96,11 @@ def text_words(offsets: Array, data: Array) -> U64:
 
 def text_numbers(offsets: Array, data: Array, known: U64, known_lengths: I64, other: int) -> I64:
     """For each text which of a few short ones it is, given as :func:`first_words`; ``other``: none of them."""
+    if len(offsets) <= _FEW:
+        places = {
+            (word, size): at for at, (word, size) in enumerate(zip(known.tolist(), known_lengths.tolist(), strict=True))
+        }
+        return np.array([places.get((_first(t), len(t)), other) for t in _texts_in(offsets, data)], np.int64)
     words, lengths = first_words(offsets, data)
     numbers = np.full(len(words), other)
     for number, (word, length) in enumerate(zip(known, known_lengths, strict=True)):
@@ -130,6 +136,41 @@ def _hash_rest(result: U64, words: U64, starts: I64, lengths: I64) -> U64:
         word = _word(words, starts.take(rows) + done, left.take(rows))
         result[rows] = mix(result.take(rows) * _GOLDEN ^ word)
     return result
+
+
+def _texts_in(offsets: Array, data: Array) -> list[bytes]:
+    """Texts one by one: for so few that a call of NumPy takes longer than a text."""
+    edges = offsets.tolist()
+    whole = data[edges[0] : edges[-1]].tobytes()
+    return [whole[begin - edges[0] : end - edges[0]] for begin, end in itertools.pairwise(edges)]
+
+
+def _first(text: bytes) -> int:
+    """The word of the first eight bytes."""
+    return int.from_bytes(text[:8], "little")
+
+
+def _text_hash(text: bytes, salt: int) -> int:
+    """:func:`hash_texts` of one."""
+    return _mixed(_rest(_mixed(((len(text) ^ salt) + int(_GOLDEN) & _WORD) ^ _first(text)), text))
+
+
+def _text_word(text: bytes) -> int:
+    """:func:`text_words` of one."""
+    return _rest(_first(text) + len(text) * int(_M1) & _WORD, text)
+
+
+def _rest(value: int, text: bytes) -> int:
+    for done in range(8, len(text), 8):
+        value = _mixed((value * int(_GOLDEN) & _WORD) ^ _first(text[done : done + 8]))
+    return value
+
+
+def _mixed(x: int) -> int:
+    """:func:`mix` of one."""
+    x = (x ^ x >> 30) * int(_M1) & _WORD
+    x = (x ^ x >> 27) * int(_M2) & _WORD
+    return x ^ x >> 31
 
 
 def match_digits(high: U64, low: U64, each: int, name_high: int, name_low: int) -> Array:
