@@ -491,11 +491,10 @@ class Engine:
         bits = self.layout.bits
         return any(lane.works_at(number << bits, ((number + 1) << bits) - 1) for lane in self.lanes)
 
-    def chill(self, at: I64) -> None:
-        """Make the ids of the events at these positions of the log known as cold."""
+    def chill(self, numbers: I64) -> None:
+        """Make the ids of the events of these numbers, which are in memory, known as cold."""
         assert self.cold is not None
-        if len(at):
-            numbers = self.log.numbers()[at]
+        if len(numbers):
             ids = self.log.take(self.intake.id_name, numbers)
             log = self.log
             self.cold.add(self._id_hashes(ids), log.ts(numbers), log.types(numbers), log.content(numbers), ids)
@@ -557,7 +556,8 @@ class Engine:
         """State as plain data; of what is on the shelf only the slots."""
         known: I64 | None = None
         if self.log.pages:
-            known = self.log.numbers()[self.log.slices()[1]]  # the others are known as cold
+            census = self.log.census()
+            known = census.numbers[self.log.fresh(census)]  # the others are known as cold
         return {
             "bits": self.layout.bits,
             "log": self.log.dump(),

@@ -26,7 +26,7 @@ from latecomer.consistency.policy import Policy, adapts
 from latecomer.runtime.follow import matcher_of
 from latecomer.runtime.holding import Holding
 from latecomer.runtime.pattern import Pattern, Tester
-from latecomer.runtime.pending import Paging, Pending, Picked
+from latecomer.runtime.pending import Paging, Pending, Picked, among
 from latecomer.runtime.proofs import Proofs
 from latecomer.runtime.purging import ProofPurge
 from latecomer.runtime.rows import Rows, joined
@@ -165,8 +165,8 @@ class Lane:
             if len(late):
                 waits.append(events[late[self._away(pending, selection, hashes[late], ts[late], window)]])
         if any(map(len, waits)):
-            apart = np.unique(np.concatenate(waits))
-            parted = {s: np.isin(events, apart) for s, (_, _, events) in rows.items()}
+            apart = among(np.concatenate(waits))
+            parted = {selection: apart(events) for selection, (_, _, events) in rows.items()}
             pending.add({s: _masked(row, parted[s]) for s, row in rows.items()}, self.clock)
             rows = {s: _masked(row, ~parted[s]) for s, row in rows.items()}
         for selection, row in pending.due(None if self.drains else self.clock).items():

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from latecomer.storage.columns import I64
+from latecomer.storage.log import Census
 from latecomer.storage.pager import Outbox, Pager
 from latecomer.storage.shelf import Slot
 from latecomer.storage.slices import counted
@@ -76,7 +77,7 @@ class Memory:
 
     def settle(self) -> None:
         """Let go of what a batch has read beyond the budget."""
-        if self.budget is not None and self.pager.read_bytes != self._read:
+        if self.budget is not None and (self.pager.read_bytes - self._read) * _LOOK >= self.budget:
             excess = self._engine.nbytes - self.budget
             if excess > 0:
                 self._drop_copies(excess)
@@ -106,7 +107,8 @@ class Memory:
         ``needed`` ones, since they come back at once.
         """
         engine = self._engine
-        slices, counts = counted(engine.log.slices()[0])
+        census = engine.log.census()
+        slices, counts = counted(census.slices)
         payload = engine.log.hot_bytes / max(len(engine.log), 1)
         ids = engine.ids.nbytes / max(len(engine.ids), 1)
         sizes = dict(zip(slices.tolist(), (counts * (payload + ids)).astype(np.int64).tolist(), strict=True))
@@ -124,19 +126,19 @@ class Memory:
             chosen.append(number)
             wanted -= sizes[number]
             needed -= sizes[number]
-        self._leave(np.array(sorted(chosen), np.int64))
+        self._leave(np.array(sorted(chosen), np.int64), census)
 
-    def _leave(self, slices: I64) -> None:
+    def _leave(self, slices: I64, census: Census) -> None:
         engine = self._engine
         outbox = self.pager.outbox()
-        self._write(slices, outbox)
+        self._write(slices, census, outbox)
         for timeline in engine.all_timelines():
             timeline.sleep(slices, engine.layout.bits, outbox)
         outbox.send()
         for store in engine.all_stores():
             for number in slices.tolist():
                 store.evict(number)
-        engine.log.evict(slices)
+        engine.log.evict(slices, census)
         if 2 * len(engine.log) < len(engine.ids):
             engine.forget_absent()
         # Allocators keep what was freed: it would go on counting as this process's memory.
@@ -150,8 +152,8 @@ class Memory:
         """Write the slices in which much has changed; they stay in memory. ``most``: bytes of changes that are left to
         the version itself (None: few, so that versions are small)."""
         engine = self._engine
-        own, fresh = engine.log.slices()
-        slices, counts = counted(own[fresh])
+        census = engine.log.census()
+        slices, counts = counted(census.slices[engine.log.fresh(census)])
         size = engine.log.hot_bytes / max(len(engine.log), 1)
         changed = dict(zip(slices.tolist(), (counts * size).astype(np.int64).tolist(), strict=True))
         for store in engine.all_stores():
@@ -171,17 +173,17 @@ class Memory:
             chosen.append(number)
             carried -= changed[number]
         outbox = self.pager.outbox()
-        self._write(np.array(sorted(chosen), np.int64), outbox)
+        self._write(np.array(sorted(chosen), np.int64), census, outbox)
         outbox.send()
 
-    def _write(self, slices: I64, outbox: Outbox) -> None:
+    def _write(self, slices: I64, census: Census, outbox: Outbox) -> None:
         engine = self._engine
-        unsaved = engine.log.unsaved(slices)
-        engine.chill(unsaved)
+        unsaved = engine.log.unsaved(slices, census)
+        engine.chill(census.numbers.take(unsaved))
         for store in engine.all_stores():
             for number in slices.tolist():
                 store.save(number, outbox)
-        engine.log.save(unsaved, outbox)
+        engine.log.save(unsaved, census, outbox)
 
     def slots(self) -> Iterable[Slot]:
         """All that the state needs of the shelf."""

@@ -4,12 +4,12 @@ The rule: an event whose partners may be on the shelf does not enter at once. It
 *page*), until there are more than ``batch`` of them or the oldest has waited for ``wait``; then all enter together and
 their frames are read once. That is as if they had arrived then, so no net answer depends on it; whether an event is
 late was decided when it really came. An event enters the stores of all its selections at one time, or matches would be
-lost between two stores. Pages come one at a time, so that no step needs the memory of many.
+lost between two stores. Pages come one at a time, or a few neighbours, so that no step needs the memory of many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +20,12 @@ from latecomer.runtime.selection import Selection
 from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import U64
 from latecomer.storage.pager import Pager
+from latecomer.storage.pages import SEQUENCE
 from latecomer.storage.slices import counted
 from latecomer.storage.store import Bools
+
+#: Events that enter together from neighbouring pages: a step costs about as much for so many as for few.
+_TOGETHER = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +94,9 @@ class Pending:
             page.least[index] = min(page.least.get(index, END), least)
 
     def due(self, clock: int | None) -> dict[Selection, Picked]:
-        """Take out the events of one page whose turn it is (None: of any). Pages take turns in order of time, so that
-        what two neighbours need is read once."""
+        """Take out the events of the page whose turn it is (None: of any). Pages take turns in order of time, so that
+        what neighbours need is read once; those that follow it come with it, as long as few events wait for them all
+        and theirs have waited half their time."""
         ready = [
             number
             for number, page in self._pages.items()
@@ -99,12 +104,20 @@ class Pending:
         ]
         if not ready:
             return {}
-        self._last = min(ready, key=lambda number: (number <= self._last, number))
-        del self._pages[self._last]
+        first = last = min(ready, key=lambda number: (number <= self._last, number))
+        count = self._pages.pop(first).count
+        while page := self._pages.get(last + 1):
+            count += page.count
+            if count > _TOGETHER or (clock is not None and clock - page.since < self._wait // 2):
+                break
+            last += 1
+            del self._pages[last]
+        self._last = last
         result: dict[Selection, Picked] = {}
         for index, selection in enumerate(self._selections):
             rows = self._joined(index)
-            own = rows[1] >> self._bits == self._last
+            slices = rows[1] >> self._bits
+            own = (slices >= first) & (slices <= last)
             if some(own):
                 result[selection] = _masked(rows, own)
                 self._rows[index] = [_masked(rows, ~own)]
@@ -120,11 +133,15 @@ class Pending:
 
     def earliest(self, type: str | None = None) -> int | None:
         """The least time of a waiting event (of a type)."""
+        if not self._pages:
+            return None
+        if type is None:  # it is in the first page
+            return min(self._pages[min(self._pages)].least.values())
         found = (
             least
             for page in self._pages.values()
             for index, least in page.least.items()
-            if type is None or self._selections[index].type == type
+            if self._selections[index].type == type
         )
         return min(found, default=None)
 
@@ -163,6 +180,20 @@ class Pending:
             assert len(refs) == page.count > 0, f"page {number} counts {page.count} of {len(refs)}"
             least = {index: int(ts.min()) for index, (_, ts, _) in enumerate(every) if len(ts)}
             assert page.least == least, f"page {number}: {page.least}, but {least}"
+
+
+def among(some: I64) -> Callable[[I64], Bools]:
+    """Tells which of a batch's events (by reference) are among ``some`` of them, which are not none: their numbers lie
+    close together.
+
+    >>> among(np.array([7, 9]))(np.array([6, 9, 12])).tolist()
+    [False, True, False]
+    """
+    numbers = some & SEQUENCE
+    base = int(numbers.min()) - 1
+    marks = np.zeros(int(numbers.max()) - base + 2, bool)  # the first and the last are false: what lies outside
+    marks[numbers - base] = True
+    return lambda refs: marks.take((refs & SEQUENCE) - base, mode="clip")
 
 
 def _masked(rows: Picked, mask: Bools) -> Picked:

@@ -1,8 +1,8 @@
-"""Cold ids: the ids of events that are no longer in memory, so that each still counts once, at some 2.5 bytes per id.
+"""Cold ids: the ids of events that are no longer in memory, so that each still counts once, at 4 bytes per id.
 
 Entries (id hash, time, type, content hash, and the id itself) lie on a shelf in runs (``idruns.py``); in memory is a
 filter per run. So an id that was never seen costs no read but once in 65,536 times and run, and one that was seen costs
-the read of the block that holds it.
+the read of the block that holds it. Before the filters is a *sieve* for many runs together: most new ids end there.
 
 The whole is log-structured: entries that are added become a run, and runs of like size are merged once they are many,
 up to a part of all: entries come about in order of time, and a run leaves whole, unread, when the last of them is dead.
@@ -13,13 +13,14 @@ Hashes only propose: entries of different ids with one hash are all kept, and al
 hashes that were cut out of something wider spread evenly over filters and blocks.
 
 Invariants (``_check``): within a run hashes ascend over all blocks; its filter knows each of them; no run is empty; a
-run's types and times are those of its entries; no slot is needed twice; only blocks of present runs are cached.
+run's types and times are those of its entries; no slot is needed twice; only blocks of present runs are cached;
+a run's sieve, if it has one, lets each of its hashes pass.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,10 +32,13 @@ from latecomer.storage.filters import Probe
 from latecomer.storage.hashing import U64, mix
 from latecomer.storage.idruns import I32, Columns, Keep, Run, in_order, ranges, read, write
 from latecomer.storage.shelf import Shelf, Slot
+from latecomer.storage.sieve import Sieve, marks
 
 _GROWTH = 12  # so many runs of one size become one: writing an entry again costs more than probing some more filters
 _PARTS = 64  # a run that holds this part of all is left alone: one more filter costs less than writing it again
 _SMALL = 4_096  # runs below this count as if they had this size
+_SIEVES = 3  # a sieve is for this part of all entries, and goes with the last of its runs
+_FIRST = 1 << 16  # entries; smaller sieves save nothing
 
 
 class Found(NamedTuple):
@@ -62,6 +66,7 @@ class ColdIds:
         self._runs: list[Run] = []
         self._keep: Keep | None = None
         self._recent = _Recent(cache)
+        self._sieve: Sieve | None = None  # the one that new runs go through
 
     def __len__(self) -> int:
         """How many entries there are, dead ones that have not left yet among them."""
@@ -79,34 +84,50 @@ class ColdIds:
             ids = ids.cast(self._kind)
         mixed = mix(hashes)
         columns = Columns(mixed, ts, types.astype(np.int32), content, ids).take(mixed.argsort())
-        self._replace([], write(self._shelf, [columns], len(hashes)))
+        self._replace([], self._write([columns], len(hashes)))
 
     def find(self, hashes: U64) -> tuple[I64, Found]:
         """Pairs (row, entry): for each probing row all entries with its hash, in order of row.
 
         Dead entries may be among them. Reads each block at most once. Raises StateError when one cannot be read.
         """
-        probe = Probe(hashes)
-        rows = [np.zeros(0, np.int64)]
+        mixed = mix(hashes)
+        wanted = marks(mixed)
+        asked = [np.zeros(0, np.int64)]
         parts = [Columns.none(self._kind)]
-        for run in self._runs:
-            maybe = run.known(self._shelf).maybe(probe).nonzero()[0]
-            if not len(maybe):
-                continue
-            wanted = probe.mixed.take(maybe)
-            asking, blocks = run.blocks_of(wanted)
-            starts = np.append(True, blocks[1:] != blocks[:-1]).nonzero()[0].tolist() if len(blocks) else []
-            for start, end in zip(starts, [*starts[1:], len(blocks)], strict=False):
-                block = self._block(run.slot(int(blocks[start])))
-                own = asking[start:end]
-                values = wanted.take(own)
-                of, at = ranges(block.mixed.searchsorted(values, "left"), block.mixed.searchsorted(values, "right"))
-                if len(at):
-                    rows.append(maybe.take(own.take(of)))
-                    parts.append(block.take(at))
-        found_rows = np.concatenate(rows)
+        for sieve, runs in self._by_sieve():
+            passing = np.arange(len(mixed)) if sieve is None else sieve.passing(mixed, wanted)
+            probe = Probe(mixed.take(passing), mixed=True)
+            for run in runs if len(passing) else ():
+                maybe = run.known(self._shelf).maybe(probe).nonzero()[0]
+                for rows, block in self._entries(run, probe.mixed, maybe):
+                    asked.append(passing.take(rows))
+                    parts.append(block)
+        found_rows = np.concatenate(asked)
         order = found_rows.argsort(kind="stable")
         return found_rows.take(order), Found(*Columns.joined(parts).take(order)[1:])
+
+    def _entries(self, run: Run, mixed: U64, maybe: I64) -> Iterator[tuple[I64, Columns]]:
+        """The entries of a run with the hashes at ``maybe``, block by block, with the place of each one's hash."""
+        if not len(maybe):
+            return
+        wanted = mixed.take(maybe)
+        asking, blocks = run.blocks_of(wanted)
+        starts = np.append(True, blocks[1:] != blocks[:-1]).nonzero()[0].tolist() if len(blocks) else []
+        for start, end in zip(starts, [*starts[1:], len(blocks)], strict=False):
+            block = self._block(run.slot(int(blocks[start])))
+            own = asking[start:end]
+            values = wanted.take(own)
+            of, at = ranges(block.mixed.searchsorted(values, "left"), block.mixed.searchsorted(values, "right"))
+            if len(at):
+                yield maybe.take(own.take(of)), block.take(at)
+
+    def _by_sieve(self) -> Iterable[tuple[Sieve | None, list[Run]]]:
+        """The runs that share a sieve; those that were loaded have none."""
+        groups: dict[int, tuple[Sieve | None, list[Run]]] = {}
+        for run in self._runs:
+            groups.setdefault(id(run.sieve), (run.sieve, []))[1].append(run)
+        return groups.values()
 
     def forget(self, keep: Keep) -> None:
         """Entries that ``keep`` does not mark are dead. O(runs); writes nothing."""
@@ -133,7 +154,8 @@ class ColdIds:
     @property
     def nbytes(self) -> int:
         """Bytes in memory."""
-        return sum(run.nbytes for run in self._runs) + self._recent.nbytes
+        sieves = sum(sieve.nbytes for sieve, _ in self._by_sieve() if sieve is not None)
+        return sum(run.nbytes for run in self._runs) + sieves + self._recent.nbytes
 
     def dump(self) -> list[dict[str, Any]]:
         """What :meth:`load` needs beside the shelf: some bytes per block, as plain data and arrays."""
@@ -159,7 +181,17 @@ class ColdIds:
     def _rewrite(self, runs: Sequence[Run]) -> None:
         """Put what is alive of ``runs`` into one."""
         pieces = in_order(self._shelf, runs, self._keep)
-        self._replace(runs, write(self._shelf, pieces, sum(run.count for run in runs)))
+        self._replace(runs, self._write(pieces, sum(run.count for run in runs)))
+
+    def _write(self, pieces: Iterable[Columns], expected: int) -> Run | None:
+        """A run of these entries, whose hashes go through the sieve that is open."""
+        sieve = self._sieve
+        if sieve is None or sieve.count + expected > sieve.capacity:
+            sieve = self._sieve = Sieve(max(len(self) // _SIEVES, expected, _FIRST))
+        run = write(self._shelf, _sifted(pieces, sieve), expected)
+        if run is not None:
+            run.sieve = sieve
+        return run
 
     def _replace(self, old: Sequence[Run], new: Run | None) -> None:
         gone = {id(run) for run in old}
@@ -182,6 +214,13 @@ class ColdIds:
         self._recent._check(set(slots))
         for run in self._runs:
             run._check(self._shelf)
+
+
+def _sifted(pieces: Iterable[Columns], sieve: Sieve) -> Iterator[Columns]:
+    """These pieces, whose hashes the sieve lets pass from then on."""
+    for piece in pieces:
+        sieve.add(piece.mixed)
+        yield piece
 
 
 class _Recent:

@@ -24,6 +24,7 @@ from latecomer.storage.filters import Builder, Filter, Probe
 from latecomer.storage.hashing import U64
 from latecomer.storage.packing import pack, unpack
 from latecomer.storage.shelf import Shelf, Slot
+from latecomer.storage.sieve import Sieve, marks
 
 I32 = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
@@ -35,6 +36,7 @@ BLOCK = 2_048  # entries; some 50 kB. Smaller ones cost more to pack, larger one
 _TOGETHER = 16  # blocks in one file: about 1 MB
 _AHEAD = 4  # blocks of each run that a merge reads at once
 _SAMPLE = 64  # entries of a run that are kept in memory to tell how many are dead
+_LAST = 2**63 - 1
 _WORDS = 1 << 17  # of a filter in one blob
 _ARROW_STREAM = b"\xff\xff\xff\xff"  # what blocks of earlier releases begin with
 _IN_THIS_THREAD = pa.ipc.IpcReadOptions(use_threads=False)  # blocks are too small to be handed around
@@ -131,6 +133,7 @@ class Run:
     sample_ts: I64
     sample_types: I32
     filter: Filter | None = None
+    sieve: Sieve | None = None
 
     def slot(self, block: int) -> Slot:
         return self.files[int(self.file_of[block])], int(self.offsets[block]), int(self.lengths[block])
@@ -166,7 +169,7 @@ class Run:
         return blocks + (self.filter.nbytes if self.filter else 0)
 
     def dump(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "filter"}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("filter", "sieve")}
 
     @classmethod
     def load(cls, state: dict[str, Any]) -> Run:
@@ -180,6 +183,8 @@ class Run:
         assert len(whole.mixed) == self.count > 0, (len(whole.mixed), self.count)
         assert (whole.mixed[1:] >= whole.mixed[:-1]).all(), "run not sorted"
         assert self.known(shelf).maybe(Probe(whole.mixed, mixed=True)).all(), "the filter denies an entry"
+        if self.sieve is not None:
+            assert len(self.sieve.passing(whole.mixed, marks(whole.mixed))) == self.count, "the sieve denies an entry"
         assert set(self.types.tolist()) == set(whole.types.tolist()), (self.types, set(whole.types.tolist()))
         for kind, low, high in zip(self.types, self.low, self.high, strict=True):
             own = whole.ts[whole.types == kind]
@@ -286,13 +291,12 @@ class _Writer:
 
     def _widen(self, ts: I64, types: I32) -> None:
         """Let the extent of each type cover these times."""
-        kinds = np.unique(types)
-        numbers = kinds.searchsorted(types)
-        lows, highs = np.full(len(kinds), ts[0]), np.full(len(kinds), ts[0])
-        lows[numbers] = highs[numbers] = ts  # any time of each type to begin with
-        np.minimum.at(lows, numbers, ts)
-        np.maximum.at(highs, numbers, ts)
-        for kind, low, high in zip(kinds.tolist(), lows.tolist(), highs.tolist(), strict=True):
+        counts = np.bincount(types)
+        lows, highs = np.full(len(counts), _LAST), np.full(len(counts), -_LAST)
+        np.minimum.at(lows, types, ts)
+        np.maximum.at(highs, types, ts)
+        kinds = counts.nonzero()[0]
+        for kind, low, high in zip(kinds.tolist(), lows[kinds].tolist(), highs[kinds].tolist(), strict=True):
             old_low, old_high = self._extent.get(kind, (low, high))
             self._extent[kind] = min(old_low, low), max(old_high, high)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import Any, TypeGuard, cast
+from typing import Any, NamedTuple, TypeGuard, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,13 @@ _NOT_RAW: Mapping[str, Raw | None] = {}
 _FIRST_LOOK = 1_024  # events; below this a look is not worth its call
 _OFTEN = 32  # the log is looked at when it has grown by this part
 _PIECE = 4_096  # events that a look examines together
+
+
+class Census(NamedTuple):
+    """The events in memory at one moment, by position: their slices (n,), and their numbers (n,), ascending."""
+
+    slices: I64
+    numbers: I64
 
 
 class EventLog:
@@ -274,36 +281,37 @@ class EventLog:
     @property
     def held(self) -> int:
         """Events in memory or in pages, each once."""
-        return len(self) if not self.pages else len(self.pages) + int(np.count_nonzero(self.slices()[1]))
+        return len(self) if not self.pages else len(self.pages) + int(np.count_nonzero(self.fresh(self.census())))
 
     # --- pages -------------------------------------------------------------------------------------------------------
 
-    def numbers(self) -> I64:
-        """The numbers of all events in memory, ascending."""
-        return np.concatenate([self._sparse.all(), np.arange(self._dense, self.end)])
+    def census(self) -> Census:
+        """What is in memory now. O(n): who makes room counts once."""
+        numbers = np.concatenate([self._sparse.all(), np.arange(self._dense, self.end)])
+        return Census(self._ts.live() >> self._bits, numbers)
 
-    def slices(self) -> tuple[I64, Bools]:
-        """For each event in memory its slice, and whether no page holds it yet."""
-        slices = self._ts.live() >> self._bits
+    def fresh(self, census: Census) -> Bools:
+        """For each event in memory whether no page holds it yet."""
         if not self.pages:
-            return slices, np.ones(len(slices), bool)
+            return np.ones(len(census.slices), bool)
         pages = self.pages
-        return slices, self.numbers() >= by_slice(slices, lambda some: pages.ends(page_of(some)))
+        return census.numbers >= by_slice(census.slices, lambda some: pages.ends(page_of(some)))
 
-    def unsaved(self, slices: I64) -> I64:
+    def unsaved(self, slices: I64, census: Census) -> I64:
         """Positions of the events of these slices that no page holds yet."""
-        own, fresh = self.slices()
-        return np.flatnonzero(fresh & self._among(own, slices))
+        among = self._among(census.slices, slices)
+        among &= self.fresh(census)
+        return among.nonzero()[0]
 
-    def save(self, at: I64, outbox: Outbox) -> None:
+    def save(self, at: I64, census: Census, outbox: Outbox) -> None:
         """Write the events at these positions, all that is unsaved of their slices; they stay in memory."""
         if not len(at):
             return
         assert self.pages is not None
-        slices = self._ts.live()[at] >> self._bits
+        slices = census.slices.take(at)
         order = page_of(slices).argsort(kind="stable")
-        at, slices = at[order], slices[order]
-        numbers = self.numbers()[at]
+        at, slices = at.take(order), slices.take(order)
+        numbers = census.numbers.take(at)
         edges = [0, *(np.flatnonzero(np.diff(page_of(slices))) + 1).tolist(), len(at)]
         for start, end in pairwise(edges):
             rows = at[start:end]
@@ -314,14 +322,13 @@ class EventLog:
             columns[CONTENT] = pa.array(self._content.live()[rows])
             self.pages.save(int(slices[start]), columns, outbox)
 
-    def evict(self, slices: I64) -> None:
+    def evict(self, slices: I64, census: Census) -> None:
         """Drop the events of these slices from memory, which must have been saved."""
-        own, fresh = self.slices()
-        gone = self._among(own, slices)
-        assert not some(gone & fresh), "an event was to leave memory before it was saved"
+        gone = self._among(census.slices, slices)
+        assert not some(gone & self.fresh(census)), "an event was to leave memory before it was saved"
         if some(gone):
-            at = np.flatnonzero(~gone)
-            self._keep(at, self.numbers().take(at))
+            at = (~gone).nonzero()[0]
+            self._keep(at, census.numbers.take(at))
 
     @staticmethod
     def _among(own: I64, slices: I64) -> Bools:
@@ -344,13 +351,14 @@ class EventLog:
 
     def dump(self) -> dict[str, Any]:
         """The events that no page holds, and what pages there are."""
-        fresh = slice(None) if not self.pages else np.flatnonzero(self.slices()[1])
+        census = self.census()
+        fresh = slice(None) if not self.pages else self.fresh(census).nonzero()[0]
         if isinstance(fresh, slice):
             columns = {name: column.live() for name, column in self.columns.items()}
             sparse, dense = self._sparse.all(), self._dense
         else:
             columns = {name: column.take(fresh) for name, column in self.columns.items()}
-            sparse, dense = self.numbers()[fresh], self.end
+            sparse, dense = census.numbers[fresh], self.end
         return {
             "dense": dense,
             "sparse": sparse,

@@ -473,7 +473,7 @@ class Store:
             last = kept.pop()
             run = _merge(last.load(self._pager), run)
             merged.append(last)
-        keys = Filter.of(np.unique(self.layout.keys(run.codes))) if self._worth.wanted() else Filter.of_any()
+        keys = Filter.of(self.layout.keys(run.codes)) if self._worth.wanted() else Filter.of_any()
         slots: list[Slot] = []
         outbox.add([run.codes, run.refs], slots.append)
         outbox.add(keys.words, slots.append)
