@@ -225,6 +225,11 @@ class Frame:
                 self.commit()
 
     @property
+    def whole(self) -> bool:
+        """Whether all events are in memory."""
+        return all(s.run is not None for s in self.saved)
+
+    @property
     def fresh(self) -> int:
         """Committed events that are in memory alone."""
         return sum([len(run.codes) for run in self.old])
@@ -346,13 +351,22 @@ class Store:
         if not len(lo):
             return []
         bits = self.layout.bits
-        first, last = int(np.minimum.reduce(lo)) >> bits, int(np.maximum.reduce(hi)) >> bits
-        slices = list(self.frames.irange(first, last))
-        saved = [number for number in slices if self.frames[number].saved] if view is not View.NEW else []
-        for number, rows in kernels.meeting(saved, bits, lo, hi, newest_first=True):
-            some = (keys, lo, hi) if rows is None else (keys[rows], lo[rows], hi[rows])
-            self._fetch(self.frames[number], some[0], *kernels.codes_in(number, bits, *some))
-        return self._in_slices(slices, view)
+        low, high = lo >> bits, hi >> bits
+        slices = list(self.frames.irange(int(np.minimum.reduce(low)), int(np.maximum.reduce(high))))
+        numbers = np.array(slices, np.int64)
+        at = numbers.searchsorted(low)  # a row meets the slices from here to
+        end = np.maximum(numbers.searchsorted(high, "right"), at)
+        most = len(slices) + 1
+        met = (np.bincount(at, minlength=most) - np.bincount(end, minlength=most)).cumsum()[:-1].nonzero()[0]
+        if view is not View.NEW:
+            for place in met.tolist():
+                frame = self.frames[slices[place]]
+                frame.touched = self._pager.turn
+                if not frame.whole:
+                    rows = ((at <= place) & (end > place)).nonzero()[0]
+                    own = keys.take(rows), lo.take(rows), hi.take(rows)
+                    self._fetch(frame, own[0], *kernels.codes_in(slices[place], bits, *own))
+        return self._in_slices(numbers.take(met).tolist(), view)
 
     def _in_slices(self, slices: Iterable[int], view: View) -> list[kernels.Run]:
         return [(number, run.codes, run.refs) for number in slices for run in self.frames[number].runs(view)]
@@ -360,14 +374,10 @@ class Store:
     def _fetch(self, frame: Frame, keys: U64, begin: U64, after: U64) -> None:
         """Bring the saved runs into memory that may hold a key of a row with a stretch in this frame."""
         assert self._pager is not None
-        frame.touched = self._pager.turn
-        asked: U64 | None = None
+        asked = keys[begin < after]
         for saved in frame.saved:
-            if saved.run is None:
-                if asked is None:
-                    asked = keys[begin < after]
-                if len(asked) and some(saved.may_hold(asked, self._pager, self._worth)):
-                    saved.run = saved.load(self._pager)
+            if saved.run is None and len(asked) and some(saved.may_hold(asked, self._pager, self._worth)):
+                saved.run = saved.load(self._pager)
 
     def purge(self, floor: int) -> None:
         """Drop committed events with time below ``floor``.
@@ -441,7 +451,7 @@ class Store:
     @property
     def whole(self) -> bool:
         """Whether all events are in memory."""
-        return all(s.run is not None for frame in self.frames.values() for s in frame.saved)
+        return all(frame.whole for frame in self.frames.values())
 
     def away(self, lo: I64, hi: I64, keys: U64 | None) -> Bools:
         """For which rows events from ``lo`` to ``hi`` may be on the shelf and not in memory; ``keys``: of these keys
