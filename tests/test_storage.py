@@ -70,6 +70,16 @@ def test_the_id_index_remembers_what_it_must(smallest: int, data: st.DataObject,
             assert dict(zip(rows.tolist(), found.tolist(), strict=True)) == dict(enumerate(known.values()))
 
 
+def test_the_id_index_stays_small_however_often_it_forgets() -> None:
+    index, rng = IdIndex(), np.random.default_rng(0)
+    for end in range(0, 100_000, 5_000):
+        index.tend(5_000, lambda refs: refs >= 0)
+        index.enter(rng.integers(0, 2**64, 5_000, np.uint64), np.arange(end, end + 5_000))
+        index.rebuild(lambda refs, floor=end + 4_000: refs >= floor)
+        assert len(index) == 1_000
+        assert index.nbytes <= 8 * max(6_000 + 1, ids._SMALLEST) + 4_096
+
+
 @pytest.mark.parametrize("apart", [1, 1 << 31, 1 << 33])
 def test_the_id_index_goes_to_new_tables_step_by_step(apart: int) -> None:
     """A window of ids moves on: each call tends to a part, and memory stays what was promised for an entry."""

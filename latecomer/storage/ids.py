@@ -209,7 +209,8 @@ class IdIndex:
         begun = False
         while self.due(n):
             if self._next is None:
-                self._begin(n, self._count if begun else self._wanted(keep))
+                coming = max(len(self._table) // 2 - self._count, 0)
+                self._begin(n, self._count if begun else self._wanted(keep), coming)
                 begun = True
             elif 2 * (self._count + n) > len(self._table):
                 self._finish(keep)
@@ -219,9 +220,9 @@ class IdIndex:
         return begun
 
     def rebuild(self, keep: Callable[[I64], Bools]) -> None:
-        """Forget all entries whose references ``keep`` does not mark."""
+        """Forget all entries whose references ``keep`` does not mark. O(n); the table is as long as what is left asks."""
         self._finish(keep)
-        self._begin(0, self._wanted(keep))
+        self._begin(0, self._wanted(keep), 0)
         self._finish(keep)
 
     def _wanted(self, keep: Callable[[I64], Bools]) -> int:
@@ -230,10 +231,9 @@ class IdIndex:
         gone = len(some) - int(np.count_nonzero(keep(some)))
         return self._count - self._count * gone // max(len(some), 1)
 
-    def _begin(self, n: int, kept: int) -> None:
-        """Begin to go to a new table, for ``n`` more and those that come until the hand is around."""
+    def _begin(self, n: int, kept: int, meanwhile: int) -> None:
+        """Begin to go to a new table, for ``n`` more and those that come until the hand is around (``meanwhile``)."""
         old, size = self._table, len(self._table)
-        meanwhile = max(size // 2 - self._count, 0)
         least = self._count + meanwhile + n + 1  # there is room for all, whatever is kept
         self._next = _Table(max(_SMALLEST, _SPARSE * (kept + meanwhile + n), least), wide=old.refs.dtype == np.int64)
         self._first, self._done = old.free_from(0) % size, 0
