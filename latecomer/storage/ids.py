@@ -220,7 +220,7 @@ class IdIndex:
         return begun
 
     def rebuild(self, keep: Callable[[I64], Bools]) -> None:
-        """Forget all entries whose references ``keep`` does not mark. O(n); the table is as long as what is left asks."""
+        """Forget all entries whose references ``keep`` does not mark; the others decide how long the table is."""
         self._finish(keep)
         self._begin(0, self._wanted(keep), 0)
         self._finish(keep)
