@@ -77,11 +77,11 @@ class Process:
 
     def __init__(self, pipeline, keeper, fine=False):
         self.pipeline, self.keeper, self.fine = pipeline, keeper, fine
-        self.offset, self.mark, self.log, self.pending = 0, Mark(), [], []
+        self.offset, self.mark, self.log, self.pending, self.under_way = 0, Mark(), [], [], None
         self.open()
 
     def open(self):
-        self.pending = []
+        self.pending, self.under_way = [], None
         runtime, at, until = self.keeper.fresh("in-3"), self.offset, -1
         if self.mark.state is not None:
             runtime, _ = self.keeper.load("in-3", self.mark.state)
@@ -103,19 +103,35 @@ class Process:
         out = list(self.task.take({("in", 3): fresh})) if fresh else []
         (self.log if self.fine else self.pending).extend(out)
 
-    def commit(self, version):
+    def start(self, version):
+        """Begin to commit; the task may go on with what comes next."""
         if self.task.replaying:
             return
         if self.task.saving is not None:
-            self.task.saved()  # of an earlier position
+            self.name_version()  # of an earlier position
         if self.task.needs_version:
             self.task.freeze(self.keeper)
-            self.task.saved()
-        ((_, self.offset, self.mark),) = self.task.marks()
-        self.log += self.pending
-        self.pending = []
+            self.name_version()
+        ((_, offset, mark),) = self.task.marks()
+        self.under_way, self.pending = (offset, mark, self.pending), []
         if version:
             self.task.freeze(self.keeper)  # the next commit names it
+
+    def name_version(self):
+        self.task.saving.done.result()
+        self.task.name_version()
+
+    def end(self):
+        """What was begun is committed."""
+        if self.under_way is not None:
+            self.offset, self.mark, pending = self.under_way
+            self.log += pending
+            self.under_way = None
+
+    def commit(self, version):
+        self.end()
+        self.start(version)
+        self.end()
 
 
 def told(log):
@@ -158,14 +174,18 @@ def test_crashes_at_any_point(tmp_path, seed):
     given, rng = pipeline(tmp_path), random.Random(seed)
     messages = messages_of(rng, 90)
     process, seen = Process(given, StateKeeper(given)), 0
-    for step in rng.choices(["take", "commit", "version", "crash"], [5, 3, 1, 2], k=30):
+    for step in rng.choices(["take", "start", "version", "end", "crash"], [6, 3, 1, 3, 2], k=40):
         if step == "take":
             seen = min(seen + rng.randrange(1, 12), len(messages))
             process.take(messages[:seen])
         elif step == "crash":
+            if rng.random() < 0.5:
+                process.end()  # the commit was through, though nobody heard of it
             process.open()
-        else:
-            process.commit(step == "version")
+        elif step == "end":
+            process.end()
+        elif process.under_way is None:
+            process.start(step == "version")
     process.take(messages)
     process.commit(False)
     assert not process.task.replaying

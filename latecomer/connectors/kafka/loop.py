@@ -49,6 +49,8 @@ log = logging.getLogger("latecomer.kafka.loop")
 
 #: Seconds without messages after which the loop looks whether it shall stop.
 QUIET = 0.1
+#: The same while a commit is under way that something waits for.
+BUSY = 0.001
 #: The topic no longer has, or never had, what should be read.
 _HOPELESS = (
     KafkaError._AUTO_OFFSET_RESET,
@@ -128,6 +130,7 @@ class Member:
         self._outbox = Outbox(self._producer, encoder, self.commits.begin)
         stream = pipeline.stream
         self._timed = stream.idle_timeout is not None or stream.max_ahead is not None
+        self._work = 0.0  # seconds that the last messages took
         self._linger = min(0.005, pipeline.transaction / 10) if self._exact else 0.001
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -160,23 +163,51 @@ class Member:
             self._show()
 
     def _turn(self) -> None:
-        if self._outbox:
-            self._pause()
-            # For the group's sake; a partition that comes just now may give a message although all are paused.
-            self._give(self._consumer.consume(1, 0))
-        else:
+        if self.commits.busy and self.commits.ended():
+            self._committed()
+        self._pump()
+        if self._may_take:
             self._resume()
             self._take_in()
-        if self._outbox.pump():
+        elif self.commits.busy and not self._paused:  # soon it is over, and a pause throws away what was fetched
+            if self.commits.ended(QUIET):
+                self._committed()
+            else:
+                self._pause()
+        elif self.commits.holding and not self._paused:
+            time.sleep(BUSY)
+        else:
+            self._pause()
+            # For the group's sake; a partition that comes just now may give a message although all are paused.
+            self._give(self._consumer.consume(1, BUSY if self.commits.holding else 0))
+        if self._outbox.between:
             self._tell_time()
         self._producer.poll(0)
-        now = time.monotonic()
-        taken = sum(task.taken for task in self.tasks.values())
-        full = taken >= self.pipeline.limits.max_in_flight
-        due = full or now - self._committed_at >= self.pipeline.transaction
-        if due and not self._outbox and (taken or self.commits.open):
-            self._committed_at = now
-            self._commit()
+        if not self.commits.busy and not self._outbox and self._due() <= 0 and (self._taken or self.commits.open):
+            self._committed_at = time.monotonic()
+            self.commits.start(list(self.tasks.values()))
+
+    def _pump(self) -> None:
+        self._outbox.pump(hold=self.commits.holding)
+
+    @property
+    def _taken(self) -> int:
+        """Messages taken in since the last commit was begun."""
+        return sum(task.taken for task in self.tasks.values())
+
+    @property
+    def _full(self) -> bool:
+        """Whether as many messages are taken in and not committed as may be."""
+        return self._taken + self.commits.committing >= self.pipeline.limits.max_in_flight
+
+    @property
+    def _may_take(self) -> bool:
+        """Whether there is room for what follows from more messages."""
+        return self._outbox.between and not self._full and (self.commits.holding or not self._outbox)
+
+    def _due(self) -> float:
+        """Seconds until the next commit is due."""
+        return 0.0 if self._full else self._committed_at + self.pipeline.transaction - time.monotonic()
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """Do a step; go back to what is committed when it cannot be completed."""
@@ -216,14 +247,21 @@ class Member:
     def _take_in(self) -> None:
         """Wait for messages and give them to their tasks."""
         wait = QUIET
-        if self.commits.open or any(task.taken for task in self.tasks.values()):
-            wait = max(min(QUIET, self._committed_at + self.pipeline.transaction - time.monotonic()), 0)
+        if self.commits.busy or self._outbox:
+            wait = BUSY
+        elif self._taken or self.commits.open:
+            wait = max(min(QUIET, self._due()), 0)
         messages: list[Any] = self._consumer.consume(1, wait)
         if not messages:
             return
         if self.pipeline.limits.batch > 1:
-            messages += self._consumer.consume(self.pipeline.limits.batch - 1, self._linger)
+            # As long as the last ones took: so a batch is worth its fixed cost, and at most doubles the delay.
+            wait = min(self._linger, self._work)
+            messages += self._consumer.consume(self.pipeline.limits.batch - 1, wait)
+        began = time.monotonic()
         self._give(messages)
+        self._pump()
+        self._work = time.monotonic() - began
 
     def _give(self, messages: Sequence[Any]) -> None:
         """Give messages to their tasks."""
@@ -244,7 +282,7 @@ class Member:
             now = time.time_ns() // UNITS[self.pipeline.stream_options.unit]
             for task in self.tasks.values():
                 self._outbox.add(task.advance(now))
-            self._outbox.pump()
+            self._pump()
 
     def _pause(self) -> None:
         if not self._paused:
@@ -258,17 +296,25 @@ class Member:
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
-    def _commit(self, every: bool = False) -> None:
-        self.commits.commit(list(self.tasks.values()), self.watch.beat, every)
+    def _committed(self) -> None:
         self._total.commits += 1
         self._failures = 0
 
+    def _finish(self) -> None:
+        """Wait for the commit under way, if there is one."""
+        if self.commits.busy:
+            self.commits.finish(self.watch.beat)
+            self._committed()
+
     def _commit_all(self) -> None:
         """Write all that waits and commit it, with versions of all states: for whoever goes on."""
-        while not self._outbox.pump():
+        self._finish()
+        while self._outbox:
+            self._outbox.pump()
             self.watch.beat()
-        if any(task.taken for task in self.tasks.values()) or self.commits.open:
-            self._commit(every=True)
+        if self._taken or self.commits.open:
+            self.commits.start(list(self.tasks.values()), every=True)
+            self._finish()
 
     # --- partitions come and go --------------------------------------------------------------------------------------
 
@@ -353,7 +399,7 @@ class Member:
             dead=dict(total.dead),
             transactions=total.commits,
             aborted=total.aborted,
-            in_flight=sum(task.taken for task in tasks),
+            in_flight=self._taken + self.commits.committing,
             paused=len(self._of) if self._paused else 0,
         )
         self.watch.show(figures, {task.name: task.runtime for task in tasks if task.runtime is not None})
