@@ -384,13 +384,13 @@ class ExactlyOnce(_Commits):
         if not super().ended(wait):
             return False
         self.open = False
-        self._until = time.monotonic() + COMPLETION
         return True
 
     def _commit(self, offsets: list[TopicPartition], membership: Any, alive: Callable[[], None]) -> None:
         if offsets:
             attempt(lambda: self._producer.send_offsets_to_transaction(offsets, membership, SLICE), alive)
         attempt(lambda: self._producer.commit_transaction(SLICE), alive)
+        self._until = time.monotonic() + COMPLETION
 
     def _abort(self, alive: Callable[[], None]) -> None:
         if self.open:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,6 +58,8 @@ _HOPELESS = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
 )
+#: Seconds after which a thread that wants to run gets its turn: a commit has half a dozen of them.
+SWITCH = 0.0005
 #: Failures in a row, without a commit between them, after which the process gives up.
 PATIENCE = 10
 
@@ -75,6 +78,7 @@ def run(pipeline: Pipeline, watch: Watch) -> None:
     instance = pipeline.instance or uuid.uuid4().hex
     gc.collect()
     gc.freeze()  # what was imported stays: to look through it again and again would cost 60 ms each time
+    sys.setswitchinterval(SWITCH)
     while True:
         member = Member(pipeline, watch, inputs, total, instance)
         try:
@@ -130,8 +134,9 @@ class Member:
         self._outbox = Outbox(self._producer, encoder, self.commits.begin)
         stream = pipeline.stream
         self._timed = stream.idle_timeout is not None or stream.max_ahead is not None
+        self._behind = False  # whether there are more messages than a batch takes
         self._work = 0.0  # seconds that the last messages took
-        self._linger = min(0.005, pipeline.transaction / 10) if self._exact else 0.001
+        self._linger = min(0.005, pipeline.transaction / 4) if self._exact else 0.001
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -166,6 +171,7 @@ class Member:
         if self.commits.busy and self.commits.ended():
             self._committed()
         self._pump()
+        self._commit_if_due()  # before more comes in, since much may have come in during the last commit
         if self._may_take:
             self._resume()
             self._take_in()
@@ -183,9 +189,15 @@ class Member:
         if self._outbox.between:
             self._tell_time()
         self._producer.poll(0)
+        self._commit_if_due()
+
+    def _commit_if_due(self) -> None:
         if not self.commits.busy and not self._outbox and self._due() <= 0 and (self._taken or self.commits.open):
             self._committed_at = time.monotonic()
             self.commits.start(list(self.tasks.values()))
+            # Who is behind goes on at once. Who is not waits, since what it finds could be written only then.
+            if not self._behind and self.commits.ended(min(self.pipeline.transaction, QUIET)):
+                self._committed()
 
     def _pump(self) -> None:
         self._outbox.pump(hold=self.commits.holding)
@@ -255,10 +267,12 @@ class Member:
         if not messages:
             return
         if self.pipeline.limits.batch > 1:
-            # As long as the last ones took: so a batch is worth its fixed cost, and at most doubles the delay.
-            wait = min(self._linger, self._work)
+            # At least once: as long as the last ones took, so a batch is worth its fixed cost, and at most doubles the
+            # delay. In a transaction nobody sees anything before its end, so there is more time.
+            wait = min(self._linger, max(self._due(), 0) if self._exact else self._work)
             messages += self._consumer.consume(self.pipeline.limits.batch - 1, wait)
         began = time.monotonic()
+        self._behind = len(messages) >= self.pipeline.limits.batch
         self._give(messages)
         self._pump()
         self._work = time.monotonic() - began
