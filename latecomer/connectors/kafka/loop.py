@@ -6,7 +6,7 @@ One turn, in this order (:meth:`Member.turn`):
    of earlier ones still waits, the partitions are paused instead, so nothing grows.
 2. *Write* what follows from them, as far as the producer's queue has room.
 3. *Tell the time*, now and then, where idle sources or events from the future matter.
-4. *Commit*, when it is time (:mod:`latecomer.connectors.kafka.commit`).
+4. *Commit*, when it is time (:mod:`latecomer.connectors.kafka.commit`); that ends beside the next turns.
 
 Partitions come and go between turns. Who gives one up commits first; who gets one opens the state that the committed
 offset names, reads in silence what lies between the two, and goes on. After anything that makes a commit impossible
