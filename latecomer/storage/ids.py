@@ -118,7 +118,9 @@ class IdIndex:
     def find(self, hashes: U64) -> tuple[I64, I64]:
         """Pairs (row, ref): for each probing row all entries with its mark. Expected O(1) per row."""
         found = [(rows, self._at(table, places)) for table, rows, places in self._walk(kernels.marks_of(hashes))]
-        return found[0] if len(found) == 1 else tuple(map(np.concatenate, zip(*found, strict=True)))
+        if len(found) == 1:
+            return found[0]
+        return np.concatenate([rows for rows, _ in found]), np.concatenate([refs for _, refs in found])
 
     def _walk(self, wanted: Marks) -> list[tuple[_Table, I64, I64]]:
         """For each table the pairs (row, place) of all entries with the rows' marks."""

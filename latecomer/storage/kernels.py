@@ -192,7 +192,8 @@ def match_digits(high: U64, low: U64, each: int, name_high: int, name_low: int) 
 
 def marks_of(hashes: U64) -> Array:
     """The high half of each hash, 32 bits; 0 means a free place, so 1 stands for it."""
-    return np.maximum(hashes >> _S32, np.uint64(1)).astype(np.uint32)
+    marks: Array = np.maximum(hashes >> _S32, np.uint64(1)).astype(np.uint32)
+    return marks
 
 
 def put(
