@@ -38,6 +38,23 @@ def rows_of(case, pick):
     return rows
 
 
+def dealt(rows, pick):
+    """The rows several times over, each time with ids and keys of their own, shuffled into one another: so there are
+    matches in several buckets, and each hears of the others' clocks."""
+    decks = [rows]
+    for number in range(1, pick.choice([1, 3, 5])):
+        decks.append([row for row in rows if row["type"] != strategies.PUNCTUATION])
+        for place, row in enumerate(decks[-1]):
+            own = {"k": row["k"] and f"{row['k']} {number}"}
+            if row["id"] is not None:
+                own["id"] = row["id"] + 1000 * number if isinstance(row["id"], int) else f"{row['id']} {number}"
+            decks[-1][place] = row | own
+    order = [number for number, deck in enumerate(decks) for _ in deck]
+    pick.shuffle(order)
+    left = [iter(deck) for deck in decks]
+    return [next(left[number]) for number in order]
+
+
 def amended(asked):
     """The same query with late events applied as amendments."""
     level = asked.level
@@ -136,7 +153,7 @@ def test_random_queries(seed, tmp_path):
     if pick.random() < 0.7:  # with a key in common, so that there are buckets
         queries = tuple(replace(asked, where=("[k]", *(w for w in asked.where if w != "[k]"))) for asked in queries)
     stream = case.stream() if pick.random() < 0.6 else replace(case.stream(), of_key="k")
-    table = strategies.table(rows_of(case, pick), case.ids)
+    table = strategies.table(dealt(rows_of(case, pick), pick), case.ids)
     compare(stream, [asked.query() for asked in queries], table, pick, tmp_path)
 
 

@@ -261,9 +261,15 @@ def _typed(found: DataFrame, schema: pa.Schema) -> DataFrame:
         for batch in batches:
             for data in batch["data"]:
                 table = unpack(data.as_buffer())
-                # Queries that began at different times tell different columns.
-                there = {f.name: table[f.name].cast(f.type) for f in wanted if f.name in table.column_names}
-                arrays = [there[f.name] if f.name in there else pa.nulls(len(table), f.type) for f in wanted]
-                yield from pa.table(arrays, names=wanted.names).to_batches()
+                yield from pa.table([_column(table, f) for f in wanted], names=wanted.names).to_batches()
 
     return found.mapInArrow(rows, columns)
+
+
+def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    """A column as wanted; nulls where it is not, since queries that began at different times tell different columns."""
+    if field.name not in table.column_names:
+        return pa.nulls(len(table), field.type)
+    column = table[field.name]
+    # A null that is made of parts which are never null cannot be cast, not even to its own type.
+    return column if column.type == field.type else column.cast(field.type)
