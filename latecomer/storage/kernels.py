@@ -613,13 +613,6 @@ read_rows: Any = None
 #: Makes a whole record batch of changes (``native/output.h``); None: it takes one column after another.
 write_changes: Any = None
 
-
-# --- messages ---------------------------------------------------------------------------------------------------------
-
-#: Fields of JSON objects as columns (``native/json.h``); None where kernels are not compiled. What it means is said by
-#: :mod:`latecomer.connectors.kafka.plain`.
-read_json: Any = None
-
 # --- the choice -------------------------------------------------------------------------------------------------------
 
 #: What there is a compiled twin of.
@@ -662,7 +655,7 @@ def _choose(wanted: str) -> bool:
         return False
     for name in TWINS:
         globals()[name] = getattr(native, name, globals()[name])  # one that was built before knows fewer
-    for name in ("program", "follow", "resume", "read_rows", "write_changes", "read_json"):
+    for name in ("program", "follow", "resume", "read_rows", "write_changes"):
         globals()[name] = getattr(native, name, None)
     return True
 

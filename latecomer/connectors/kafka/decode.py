@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,6 @@ from latecomer.connectors.kafka import formats
 from latecomer.connectors.kafka.config_values import Place
 from latecomer.connectors.kafka.formats import Int64, Path, Shape, Unreadable
 from latecomer.connectors.kafka.places import Message, Origins, from_record, whole_units
-from latecomer.connectors.kafka.plain import PlainReader
 from latecomer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,8 +39,6 @@ _ROLES = {
 }  # fmt: skip
 #: Columns of whole units of event time, whose places may have units of their own.
 _TIMES = ("ts", "upper")
-
-_value = methodcaller("value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,46 +78,11 @@ class Decoder:
                 wanted[path] = wanted[path] | kind if path in wanted else kind
         self._reasons = {p.value: _ROLES[n] for n, p in self._places.items() if n in _ROLES and p.kind == "field"}
         self._shape = Shape.of(wanted)
-        plain = entry.format == "json" and (entry.punctuation is None or entry.punctuation.header is None)
-        self._plain = PlainReader.of(wanted) if plain else None
         self._read = _reader(entry, self._shape, registry)
 
     def decode(self, messages: Sequence[Message], origins: Origins) -> Decoded:
         """Events and poison among ``messages``; ``origins`` says where these were first written."""
-        values = list(map(_value, messages))
-        if self._plain is None:
-            return self._one_by_one(values, messages, origins)
-        try:
-            columns, read = self._plain.read(values)
-        except ValueError:  # too many bytes for one column
-            return self._one_by_one(values, messages, origins)
-        if not read.all() or max(map(len, values), default=0) > self._limit:
-            read &= np.array([value is not None and len(value) <= self._limit for value in values])
-            return self._in_both_ways(columns, read, messages, origins)
-        poison: dict[int, Unreadable] = {}
-        batch, numbers = self._columns(columns.__getitem__, messages, origins, np.arange(len(values)), poison)
-        return Decoded(batch, numbers, poison)
-
-    def _in_both_ways(
-        self,
-        columns: Mapping[Path, pa.Array],
-        read: np.ndarray[Any, Any],
-        messages: Sequence[Message],
-        origins: Origins,
-    ) -> Decoded:
-        """Events and poison where some messages have been read already, and others have to be looked at."""
-        rest, done = np.flatnonzero(~read), np.flatnonzero(read)
-        others = [messages[n] for n in rest.tolist()]
-        found = self._one_by_one(list(map(_value, others)), others, origins)
-        poison = {int(rest[number]): problem for number, problem in found.poison.items()}
-        kept = {path: column.take(pa.array(done)) for path, column in columns.items()}
-        batch, numbers = self._columns(kept.__getitem__, [messages[n] for n in done.tolist()], origins, done, poison)
-        both = np.concatenate([numbers, rest[found.numbers]])
-        order = np.argsort(both, kind="stable")
-        return Decoded(pa.concat_batches([batch, found.batch]).take(pa.array(order)), both[order], poison)
-
-    def _one_by_one(self, values: list[Any], messages: Sequence[Message], origins: Origins) -> Decoded:
-        """Events and poison, each message read by itself."""
+        values = list(map(methodcaller("value"), messages))
         poison: dict[int, Unreadable] = {}
         promised = self._promises(messages, poison) if self.entry.punctuation is not None else {}
         rows, refused = formats.read_all(self._read, values)
@@ -139,7 +100,7 @@ class Decoder:
             numbers = np.delete(numbers, list(apart))
             rows = [rows[n] for n in numbers.tolist()]
             messages = [messages[n] for n in numbers.tolist()]
-        batch, numbers = self._columns(partial(self._shape.column, rows), messages, origins, numbers, poison)
+        batch, numbers = self._columns(rows, messages, origins, numbers, poison)
         if promised:
             batch, numbers = self._with_promises(batch, numbers, promised)
         return Decoded(batch, numbers, poison)
@@ -148,22 +109,22 @@ class Decoder:
 
     def _columns(
         self,
-        column: Callable[[Path], Sequence[Any] | pa.Array],
+        rows: Sequence[Any],
         messages: Sequence[Message],
         origins: Origins,
         numbers: np.ndarray[Any, Any],
         poison: dict[int, Unreadable],
     ) -> tuple[pa.RecordBatch, np.ndarray[Any, Any]]:
-        """The batch of these messages, whose fields ``column`` gives, without those that turn out to be no events."""
+        """The batch of these rows, without those that turn out to be no events."""
         bad: dict[int, Unreadable] = {}
         arrays = {}
         for field in self.schema:
             place = self._places.get(field.name)
             if place is None:
-                arrays[field.name] = pa.nulls(len(messages), field.type)
+                arrays[field.name] = pa.nulls(len(rows), field.type)
                 continue
             if place.kind == "field":
-                values = column(tuple(place.value.split(".")))
+                values: Sequence[Any] = self._shape.column(rows, tuple(place.value.split(".")))
             else:
                 values = from_record(place, messages, origins)
             arrays[field.name] = self._array(field, place, values, bad)
@@ -172,21 +133,17 @@ class Decoder:
         if not bad:
             return batch, numbers
         poison.update((int(numbers[row]), problem) for row, problem in bad.items())
-        keep = np.ones(len(messages), bool)
+        keep = np.ones(len(rows), bool)
         keep[list(bad)] = False
         return batch.filter(pa.array(keep)), numbers[keep]
 
-    def _array(
-        self, field: pa.Field, place: Place, values: Sequence[Any] | pa.Array, bad: dict[int, Unreadable]
-    ) -> pa.Array:
+    def _array(self, field: pa.Field, place: Place, values: Sequence[Any], bad: dict[int, Unreadable]) -> pa.Array:
         """One column; values that do not fit make their row bad."""
         reason = _ROLES.get(field.name, "bad_value")
         if field.name in self._units:
             return whole_units(values, self._units[field.name], self._unit, reason, bad)
         if pa.types.is_timestamp(field.type):
             return whole_units(values, place.unit or "iso", "us", reason, bad).cast(field.type)
-        if isinstance(values, pa.Array):
-            return values
         try:
             return pa.array(values, field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):

@@ -4,8 +4,7 @@ The rule: a value becomes a row whose fields have exactly the declared types, or
 is bent to fit, and one bad value never costs its neighbours anything. The struct holds only the fields that the
 pipeline asks for, at any depth, so what a message says besides is skipped while parsing. A missing field is null.
 
-Plain JSON has a shorter way (:mod:`latecomer.connectors.kafka.plain`); all else comes here. JSON and msgpack are parsed
-straight into the struct (msgspec: 0.24 µs for a message of six fields; orjson 0.57 µs into
+JSON and msgpack are parsed straight into the struct (msgspec: 0.24 µs for a message of six fields; orjson 0.57 µs into
 a dict, Arrow's own JSON reader 0.65 µs and then without telling which message was wrong). Avro and Protobuf go through
 the objects that their libraries make, CSV through its texts.
 """

@@ -112,9 +112,7 @@ def _text(value: bytes | str | None) -> str | None:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-def whole_units(
-    values: Sequence[Any] | pa.Array, unit: str, wanted: str, reason: str, bad: dict[int, Unreadable]
-) -> pa.Array:
+def whole_units(values: Sequence[Any], unit: str, wanted: str, reason: str, bad: dict[int, Unreadable]) -> pa.Array:
     """Times in whole ``wanted`` units; ``unit`` is theirs, or ``iso`` for datetimes.
 
     What is finer than ``wanted`` is cut off downwards. But a number that counts in ``wanted`` itself must be whole: a
@@ -131,7 +129,7 @@ def whole_units(
             column = pa.array([_micros(v, r, reason, bad) for r, v in enumerate(values)], pa.int64())
         unit = "us"
     else:
-        whole = values if isinstance(values, pa.Array) else _integers(values)
+        whole = _integers(values)
         if whole is None:
             return pa.array([_scaled(v, unit, wanted, r, reason, bad) for r, v in enumerate(values)], pa.int64())
         column = whole

@@ -31,7 +31,6 @@
 #include "hashes.h"
 #include "ids.h"
 #include "intake.h"
-#include "json.h"
 #include "output.h"
 #include "payload.h"
 #include "source.h"
@@ -46,7 +45,7 @@ static PyMethodDef methods[] = {
     METHOD(nearest),      METHOD(equal_words),                 METHOD(equal_texts),
     METHOD(fuse),         METHOD(fuse_build),  METHOD(held),    METHOD(ranks),      METHOD(program),
     METHOD(follow),       METHOD(resume),      METHOD(read_rows),                   METHOD(write_changes),
-    METHOD(pick),         METHOD(read_json),   {NULL, NULL, 0, NULL},
+    METHOD(pick),             {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_compiled", "Compiled kernels of storage.", 0, methods};
