@@ -22,8 +22,6 @@ _LARGE = 1 << 18
 _HUGE = 1 << 24
 #: Bytes that are given back together; from a huge page, all of it.
 _PIECE, _HUGE_PAGE = 1 << 16, 1 << 21
-#: References to an array that nobody looks at: its room's, its owner's, and the one that is asked with.
-_OWN = 3
 _GIVES = sys.platform == "linux" and hasattr(mmap.mmap, "madvise")
 
 
@@ -67,7 +65,22 @@ class Room:
         width = self.array.itemsize
         begin = max(self._given, -(-begin * width // self._piece) * self._piece)
         end = end * width // self._piece * self._piece
-        if end > begin and sys.getrefcount(self.array) == _OWN:
+        if end > begin and self._references() == _OWN:
             self._memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)
             self._given = end
             self.given += (end - begin) // width
+
+    def _references(self) -> int:
+        return sys.getrefcount(self.array)
+
+
+def _unseen() -> int:
+    """References to an array that only its room and its owner have, as this Python counts them."""
+    room = Room(1, np.dtype(np.int64))
+    owner = room.array
+    count = room._references()
+    del owner
+    return count
+
+
+_OWN = _unseen()
