@@ -9,14 +9,15 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import latecomer as lc
-from latecomer.connectors.kafka import loop
+from latecomer.connectors.kafka import commit, loop
 from latecomer.connectors.kafka.config import loads
 from latecomer.connectors.kafka.decode import Decoder
-from latecomer.connectors.kafka.encode import Encoder, plain
+from latecomer.connectors.kafka.encode import Encoder, Outgoing, plain
 from latecomer.connectors.kafka.merging import PromisesOfPartitions
 from latecomer.connectors.kafka.partitions import ForwardTask
 from latecomer.connectors.kafka.places import POSITION
@@ -435,3 +436,54 @@ def test_messages_that_were_fetched_again_are_left_out(offsets, position):
         if offset >= position and (not wanted or offset > wanted[-1]):
             wanted.append(offset)
     assert kept == wanted
+
+
+# --- what waits to be written ----------------------------------------------------------------------------------------
+
+
+class Scripted:
+    """A producer that takes ``room`` messages between two calls of ``poll``, which may fail."""
+
+    def __init__(self, room=10**9, problem=None):
+        self.room, self.problem, self.written, self.taken = room, problem, [], 0
+
+    def produce(self, topic, value, key, partition, timestamp):
+        if self.taken == self.room:
+            raise BufferError
+        self.taken += 1
+        self.written.append(value)
+
+    def poll(self, wait):
+        self.taken = 0
+        if self.problem is not None:
+            raise KafkaException(self.problem)
+
+    flush = poll
+
+
+@pytest.mark.parametrize(("fatal", "kind"), [(True, commit.Fenced), (False, commit.Aborted)])
+def test_a_producer_that_was_replaced_may_say_so_at_any_call(fatal, kind):
+    producer = Scripted(problem=KafkaError(KafkaError._FENCED, "fenced", fatal=fatal))
+    with pytest.raises(kind, match="fenced"):
+        commit.Outbox(producer, None, lambda: None).serve()
+    with pytest.raises(kind, match="fenced"):
+        commit.AtLeastOnce(None, producer, None, 1.0, []).abort(lambda: None)
+
+
+def test_what_may_not_be_written_yet_waits_in_order_and_within_bounds(monkeypatch):
+    monkeypatch.setattr(commit, "HELD", 10)
+    producer, told = Scripted(room=7), []
+
+    def outgoing(values):
+        for value in values:
+            told.append(value)
+            yield Outgoing("t", None, value, "change")
+
+    box = commit.Outbox(producer, None, lambda: None)
+    box.add(outgoing([b"%d" % n for n in range(15)]))
+    box.add(outgoing([b"last"]))
+    box.pump(hold=True)
+    assert len(told) == 10 and not producer.written and not box.between and box
+    while box:
+        box.pump()
+    assert box.between and producer.written == [b"%d" % n for n in range(15)] + [b"last"]

@@ -36,17 +36,12 @@ def consumer_properties(pipeline: Pipeline, several: bool) -> tuple[dict[str, An
 def producer_properties(pipeline: Pipeline, transactional_id: str | None, **more: Any) -> dict[str, Any]:
     """The producer's properties. Brokers say "not yet" for a moment after each transaction; by default librdkafka would
     wait 100 ms before it asks again."""
-    usual: dict[str, Any] = {"linger.ms": 1, "retry.backoff.ms": 1, "logger": log, "error_cb": _noted}
+    usual: dict[str, Any] = {"linger.ms": 1, "retry.backoff.ms": 1, "logger": log}
     if transactional_id is None:
         usual["linger.ms"] = 0  # each output is seen at once, and what gathers behind a request goes together anyway
     else:
         usual["transaction.timeout.ms"] = TRANSACTION_TIMEOUT
     return {**usual, **pipeline.producer_config(transactional_id), **more}
-
-
-def _noted(error: Any) -> None:
-    """A fatal error is raised by the call that meets it; without this, by whichever call happened to be next."""
-    log.debug("producer", extra={"fields": {"reason": error.str()}})
 
 
 def registry_client(pipeline: Pipeline) -> Any:

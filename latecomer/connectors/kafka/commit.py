@@ -89,6 +89,12 @@ def attempt(call: Callable[[], T], alive: Callable[[], None], seconds: float = 1
         time.sleep(0.005)
 
 
+def given_up(problem: KafkaException) -> LatecomerError:
+    """What an error of the producer means that no second try mends. A fatal one is raised by whatever call is next."""
+    error: KafkaError = problem.args[0]
+    return (Fenced if error.fatal() else Aborted)(error.str())
+
+
 class Aside:
     """A thread for commits. It also keeps the loop's hands free of calls of librdkafka that may never return:
     ``send_offsets_to_transaction`` forgets its time limit when the group's coordinator goes away at the wrong moment.
@@ -187,6 +193,13 @@ class Outbox:
             if not self._waiting or not self._hear():
                 return
 
+    def serve(self, wait: float = 0.0) -> None:
+        """Let the producer tell what has become of its messages. Raises Aborted or Fenced as :meth:`pump` does."""
+        try:
+            self._producer.poll(wait)
+        except KafkaException as problem:
+            raise given_up(problem) from problem
+
     def _hear(self) -> bool:
         """Let the tasks tell what follows, as far as there is room for it; returns whether there was."""
         if len(self._told) >= HELD or self._bytes >= HELD_BYTES:
@@ -218,13 +231,13 @@ class Outbox:
         try:
             self._producer.produce(topic, value, key, partition, timestamp=timestamp, **more)
         except BufferError:
-            self._producer.poll(0.01)
+            self.serve(0.01)
             return False
         except KafkaException as problem:
             error = problem.args[0]
             if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and (message.kind != "cut" or message.value):
                 return self._write(self._encoder.too_large(message))
-            raise (Fenced if error.fatal() else Aborted)(error.str()) from problem
+            raise given_up(problem) from problem
         return True
 
 
@@ -373,7 +386,7 @@ class ExactlyOnce(_Commits):
             try:
                 self._producer.begin_transaction()
             except KafkaException as problem:
-                raise (Fenced if problem.args[0].fatal() else Aborted)(problem.args[0].str()) from problem
+                raise given_up(problem) from problem
             self.open = True
 
     def start(self, tasks: Sequence[Task], every: bool = False) -> None:
@@ -419,9 +432,15 @@ class AtLeastOnce(_Commits):
         self.open, self._flushing = False, True
         super().start(tasks, every)
 
+    def _flush(self, alive: Callable[[], None]) -> None:
+        try:
+            while self._producer.flush(SLICE):
+                alive()
+        except KafkaException as problem:
+            raise given_up(problem) from problem
+
     def _deliver(self, alive: Callable[[], None]) -> None:
-        while self._producer.flush(SLICE):
-            alive()
+        self._flush(alive)
         failed = list(self.failed)
         self._flushing = False  # what is written from now on belongs to the next commit
         if failed:
@@ -433,7 +452,6 @@ class AtLeastOnce(_Commits):
 
     def _abort(self, alive: Callable[[], None]) -> None:
         """Nothing can be taken back; what was written comes again, under the same keys."""
-        while self._producer.flush(SLICE):
-            alive()
+        self._flush(alive)
         self.failed.clear()
         self.open = self._flushing = False

@@ -188,7 +188,7 @@ class Member:
             self._give(self._consumer.consume(1, BUSY if self.commits.holding else 0))
         if self._outbox.between:
             self._tell_time()
-        self._producer.poll(0)
+        self._outbox.serve()
         self._commit_if_due()
 
     def _commit_if_due(self) -> None:
