@@ -45,7 +45,7 @@ def die_at(step, number):
         case "after-version":  # the version is there, and no offset names it
             around(shelf.WrittenBeside, "_commit", after=True)
         case "before-naming":  # an offset is about to name it
-            around(task.MatchTask, "name_version", after=True)
+            around(task.MatchTask, "saved", after=True)
         case "after-offsets":
             original = commit.attempt
 
@@ -56,7 +56,7 @@ def die_at(step, number):
 
             commit.attempt = attempt
         case "after-commit":
-            around(commit.ExactlyOnce, "_commit", after=True)
+            around(commit.ExactlyOnce, "_settle", after=False)
         case _:
             raise ValueError(step)
 

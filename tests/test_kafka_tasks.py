@@ -9,15 +9,14 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import latecomer as lc
-from latecomer.connectors.kafka import commit, loop
+from latecomer.connectors.kafka import loop
 from latecomer.connectors.kafka.config import loads
 from latecomer.connectors.kafka.decode import Decoder
-from latecomer.connectors.kafka.encode import Encoder, Outgoing, plain
+from latecomer.connectors.kafka.encode import Encoder, plain
 from latecomer.connectors.kafka.merging import PromisesOfPartitions
 from latecomer.connectors.kafka.partitions import ForwardTask
 from latecomer.connectors.kafka.places import POSITION
@@ -78,11 +77,11 @@ class Process:
 
     def __init__(self, pipeline, keeper, fine=False):
         self.pipeline, self.keeper, self.fine = pipeline, keeper, fine
-        self.offset, self.mark, self.log, self.pending, self.under_way = 0, Mark(), [], [], None
+        self.offset, self.mark, self.log, self.pending = 0, Mark(), [], []
         self.open()
 
     def open(self):
-        self.pending, self.under_way = [], None
+        self.pending = []
         runtime, at, until = self.keeper.fresh("in-3"), self.offset, -1
         if self.mark.state is not None:
             runtime, _ = self.keeper.load("in-3", self.mark.state)
@@ -104,35 +103,19 @@ class Process:
         out = list(self.task.take({("in", 3): fresh})) if fresh else []
         (self.log if self.fine else self.pending).extend(out)
 
-    def start(self, version):
-        """Begin to commit; the task may go on with what comes next."""
+    def commit(self, version):
         if self.task.replaying:
             return
         if self.task.saving is not None:
-            self.name_version()  # of an earlier position
+            self.task.saved()  # of an earlier position
         if self.task.needs_version:
             self.task.freeze(self.keeper)
-            self.name_version()
-        ((_, offset, mark),) = self.task.marks()
-        self.under_way, self.pending = (offset, mark, self.pending), []
+            self.task.saved()
+        ((_, self.offset, self.mark),) = self.task.marks()
+        self.log += self.pending
+        self.pending = []
         if version:
             self.task.freeze(self.keeper)  # the next commit names it
-
-    def name_version(self):
-        self.task.saving.done.result()
-        self.task.name_version()
-
-    def end(self):
-        """What was begun is committed."""
-        if self.under_way is not None:
-            self.offset, self.mark, pending = self.under_way
-            self.log += pending
-            self.under_way = None
-
-    def commit(self, version):
-        self.end()
-        self.start(version)
-        self.end()
 
 
 def told(log):
@@ -175,18 +158,14 @@ def test_crashes_at_any_point(tmp_path, seed):
     given, rng = pipeline(tmp_path), random.Random(seed)
     messages = messages_of(rng, 90)
     process, seen = Process(given, StateKeeper(given)), 0
-    for step in rng.choices(["take", "start", "version", "end", "crash"], [6, 3, 1, 3, 2], k=40):
+    for step in rng.choices(["take", "commit", "version", "crash"], [5, 3, 1, 2], k=30):
         if step == "take":
             seen = min(seen + rng.randrange(1, 12), len(messages))
             process.take(messages[:seen])
         elif step == "crash":
-            if rng.random() < 0.5:
-                process.end()  # the commit was through, though nobody heard of it
             process.open()
-        elif step == "end":
-            process.end()
-        elif process.under_way is None:
-            process.start(step == "version")
+        else:
+            process.commit(step == "version")
     process.take(messages)
     process.commit(False)
     assert not process.task.replaying
@@ -436,54 +415,3 @@ def test_messages_that_were_fetched_again_are_left_out(offsets, position):
         if offset >= position and (not wanted or offset > wanted[-1]):
             wanted.append(offset)
     assert kept == wanted
-
-
-# --- what waits to be written ----------------------------------------------------------------------------------------
-
-
-class Scripted:
-    """A producer that takes ``room`` messages between two calls of ``poll``, which may fail."""
-
-    def __init__(self, room=10**9, problem=None):
-        self.room, self.problem, self.written, self.taken = room, problem, [], 0
-
-    def produce(self, topic, value, key, partition, timestamp):
-        if self.taken == self.room:
-            raise BufferError
-        self.taken += 1
-        self.written.append(value)
-
-    def poll(self, wait):
-        self.taken = 0
-        if self.problem is not None:
-            raise KafkaException(self.problem)
-
-    flush = poll
-
-
-@pytest.mark.parametrize(("fatal", "kind"), [(True, commit.Fenced), (False, commit.Aborted)])
-def test_a_producer_that_was_replaced_may_say_so_at_any_call(fatal, kind):
-    producer = Scripted(problem=KafkaError(KafkaError._FENCED, "fenced", fatal=fatal))
-    with pytest.raises(kind, match="fenced"):
-        commit.Outbox(producer, None, lambda: None).serve()
-    with pytest.raises(kind, match="fenced"):
-        commit.AtLeastOnce(None, producer, None, 1.0, []).abort(lambda: None)
-
-
-def test_what_may_not_be_written_yet_waits_in_order_and_within_bounds(monkeypatch):
-    monkeypatch.setattr(commit, "HELD", 10)
-    producer, told = Scripted(room=7), []
-
-    def outgoing(values):
-        for value in values:
-            told.append(value)
-            yield Outgoing("t", None, value, "change")
-
-    box = commit.Outbox(producer, None, lambda: None)
-    box.add(outgoing([b"%d" % n for n in range(15)]))
-    box.add(outgoing([b"last"]))
-    box.pump(hold=True)
-    assert len(told) == 10 and not producer.written and not box.between and box
-    while box:
-        box.pump()
-    assert box.between and producer.written == [b"%d" % n for n in range(15)] + [b"last"]

@@ -37,9 +37,7 @@ def producer_properties(pipeline: Pipeline, transactional_id: str | None, **more
     """The producer's properties. Brokers say "not yet" for a moment after each transaction; by default librdkafka would
     wait 100 ms before it asks again."""
     usual: dict[str, Any] = {"linger.ms": 1, "retry.backoff.ms": 1, "logger": log}
-    if transactional_id is None:
-        usual["linger.ms"] = 0  # each output is seen at once, and what gathers behind a request goes together anyway
-    else:
+    if transactional_id is not None:
         usual["transaction.timeout.ms"] = TRANSACTION_TIMEOUT
     return {**usual, **pipeline.producer_config(transactional_id), **more}
 

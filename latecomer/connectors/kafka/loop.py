@@ -6,7 +6,7 @@ One turn, in this order (:meth:`Member.turn`):
    of earlier ones still waits, the partitions are paused instead, so nothing grows.
 2. *Write* what follows from them, as far as the producer's queue has room.
 3. *Tell the time*, now and then, where idle sources or events from the future matter.
-4. *Commit*, when it is time (:mod:`latecomer.connectors.kafka.commit`); that ends beside the next turns.
+4. *Commit*, when it is time (:mod:`latecomer.connectors.kafka.commit`).
 
 Partitions come and go between turns. Who gives one up commits first; who gets one opens the state that the committed
 offset names, reads in silence what lies between the two, and goes on. After anything that makes a commit impossible
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,16 +49,12 @@ log = logging.getLogger("latecomer.kafka.loop")
 
 #: Seconds without messages after which the loop looks whether it shall stop.
 QUIET = 0.1
-#: The same while a commit is under way that something waits for.
-BUSY = 0.001
 #: The topic no longer has, or never had, what should be read.
 _HOPELESS = (
     KafkaError._AUTO_OFFSET_RESET,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
 )
-#: Seconds after which a thread that wants to run gets its turn: a commit has half a dozen of them.
-SWITCH = 0.0005
 #: Failures in a row, without a commit between them, after which the process gives up.
 PATIENCE = 10
 
@@ -78,7 +73,6 @@ def run(pipeline: Pipeline, watch: Watch) -> None:
     instance = pipeline.instance or uuid.uuid4().hex
     gc.collect()
     gc.freeze()  # what was imported stays: to look through it again and again would cost 60 ms each time
-    sys.setswitchinterval(SWITCH)
     while True:
         member = Member(pipeline, watch, inputs, total, instance)
         try:
@@ -134,9 +128,7 @@ class Member:
         self._outbox = Outbox(self._producer, encoder, self.commits.begin)
         stream = pipeline.stream
         self._timed = stream.idle_timeout is not None or stream.max_ahead is not None
-        self._behind = False  # whether there are more messages than a batch takes
-        self._work = 0.0  # seconds that the last messages took
-        self._linger = min(0.005, pipeline.transaction / 4) if self._exact else 0.001
+        self._linger = min(0.005, pipeline.transaction / 10) if self._exact else 0.001
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -168,58 +160,23 @@ class Member:
             self._show()
 
     def _turn(self) -> None:
-        if self.commits.busy and self.commits.ended():
-            self._committed()
-        self._pump()
-        self._commit_if_due()  # before more comes in, since much may have come in during the last commit
-        if self._may_take:
-            self._resume()
-            self._take_in()
-        elif self.commits.busy and not self._paused:  # soon it is over, and a pause throws away what was fetched
-            if self.commits.ended(QUIET):
-                self._committed()
-            else:
-                self._pause()
-        elif self.commits.holding and not self._paused:
-            time.sleep(BUSY)
-        else:
+        if self._outbox:
             self._pause()
             # For the group's sake; a partition that comes just now may give a message although all are paused.
-            self._give(self._consumer.consume(1, BUSY if self.commits.holding else 0))
-        if self._outbox.between:
+            self._give(self._consumer.consume(1, 0))
+        else:
+            self._resume()
+            self._take_in()
+        if self._outbox.pump():
             self._tell_time()
-        self._outbox.serve()
-        self._commit_if_due()
-
-    def _commit_if_due(self) -> None:
-        if not self.commits.busy and not self._outbox and self._due() <= 0 and (self._taken or self.commits.open):
-            self._committed_at = time.monotonic()
-            self.commits.start(list(self.tasks.values()))
-            # Who is behind goes on at once. Who is not waits, since what it finds could be written only then.
-            if not self._behind and self.commits.ended(min(self.pipeline.transaction, QUIET)):
-                self._committed()
-
-    def _pump(self) -> None:
-        self._outbox.pump(hold=self.commits.holding)
-
-    @property
-    def _taken(self) -> int:
-        """Messages taken in since the last commit was begun."""
-        return sum(task.taken for task in self.tasks.values())
-
-    @property
-    def _full(self) -> bool:
-        """Whether as many messages are taken in and not committed as may be."""
-        return self._taken + self.commits.committing >= self.pipeline.limits.max_in_flight
-
-    @property
-    def _may_take(self) -> bool:
-        """Whether there is room for what follows from more messages."""
-        return self._outbox.between and not self._full and (self.commits.holding or not self._outbox)
-
-    def _due(self) -> float:
-        """Seconds until the next commit is due."""
-        return 0.0 if self._full else self._committed_at + self.pipeline.transaction - time.monotonic()
+        self._producer.poll(0)
+        now = time.monotonic()
+        taken = sum(task.taken for task in self.tasks.values())
+        full = taken >= self.pipeline.limits.max_in_flight
+        due = full or now - self._committed_at >= self.pipeline.transaction
+        if due and not self._outbox and (taken or self.commits.open):
+            self._committed_at = now
+            self._commit()
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """Do a step; go back to what is committed when it cannot be completed."""
@@ -259,23 +216,14 @@ class Member:
     def _take_in(self) -> None:
         """Wait for messages and give them to their tasks."""
         wait = QUIET
-        if self.commits.busy or self._outbox:
-            wait = BUSY
-        elif self._taken or self.commits.open:
-            wait = max(min(QUIET, self._due()), 0)
+        if self.commits.open or any(task.taken for task in self.tasks.values()):
+            wait = max(min(QUIET, self._committed_at + self.pipeline.transaction - time.monotonic()), 0)
         messages: list[Any] = self._consumer.consume(1, wait)
         if not messages:
             return
         if self.pipeline.limits.batch > 1:
-            # At least once: as long as the last ones took, so a batch is worth its fixed cost, and at most doubles the
-            # delay. In a transaction nobody sees anything before its end, so there is more time.
-            wait = min(self._linger, max(self._due(), 0) if self._exact else self._work)
-            messages += self._consumer.consume(self.pipeline.limits.batch - 1, wait)
-        began = time.monotonic()
-        self._behind = len(messages) >= self.pipeline.limits.batch
+            messages += self._consumer.consume(self.pipeline.limits.batch - 1, self._linger)
         self._give(messages)
-        self._pump()
-        self._work = time.monotonic() - began
 
     def _give(self, messages: Sequence[Any]) -> None:
         """Give messages to their tasks."""
@@ -296,7 +244,7 @@ class Member:
             now = time.time_ns() // UNITS[self.pipeline.stream_options.unit]
             for task in self.tasks.values():
                 self._outbox.add(task.advance(now))
-            self._pump()
+            self._outbox.pump()
 
     def _pause(self) -> None:
         if not self._paused:
@@ -310,25 +258,17 @@ class Member:
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
-    def _committed(self) -> None:
+    def _commit(self, every: bool = False) -> None:
+        self.commits.commit(list(self.tasks.values()), self.watch.beat, every)
         self._total.commits += 1
         self._failures = 0
 
-    def _finish(self) -> None:
-        """Wait for the commit under way, if there is one."""
-        if self.commits.busy:
-            self.commits.finish(self.watch.beat)
-            self._committed()
-
     def _commit_all(self) -> None:
         """Write all that waits and commit it, with versions of all states: for whoever goes on."""
-        self._finish()
-        while self._outbox:
-            self._outbox.pump()
+        while not self._outbox.pump():
             self.watch.beat()
-        if self._taken or self.commits.open:
-            self.commits.start(list(self.tasks.values()), every=True)
-            self._finish()
+        if any(task.taken for task in self.tasks.values()) or self.commits.open:
+            self._commit(every=True)
 
     # --- partitions come and go --------------------------------------------------------------------------------------
 
@@ -413,7 +353,7 @@ class Member:
             dead=dict(total.dead),
             transactions=total.commits,
             aborted=total.aborted,
-            in_flight=self._taken + self.commits.committing,
+            in_flight=sum(task.taken for task in tasks),
             paused=len(self._of) if self._paused else 0,
         )
         self.watch.show(figures, {task.name: task.runtime for task in tasks if task.runtime is not None})

@@ -58,16 +58,6 @@ class Saving:
     name: str
     done: Future[None]
 
-    def written(self, wait: float) -> bool:
-        """Whether it is there after at most ``wait`` seconds; raises StateError when it cannot be written."""
-        try:
-            problem = self.done.exception(wait)
-        except TimeoutError:
-            return False
-        if problem is not None:
-            raise problem
-        return True
-
 
 @dataclass(slots=True)
 class _Kept:

@@ -142,9 +142,11 @@ class MatchTask:
         self._saving_at = next(iter(self.positions.values()))
         self.told_time = False
 
-    def name_version(self) -> str:
-        """Let offsets name the version that was begun last from now on; returns its name."""
+    def saved(self) -> str:
+        """Wait for the version that is being written; offsets name it from now on. Raises StateError when it cannot be
+        written."""
         assert self.saving is not None
+        self.saving.done.result()
         self.version, self.at, self.saving = self.saving.name, self._saving_at, None
         return self.version
 
