@@ -13,6 +13,9 @@ from typing import Any
 Results = dict[str, dict[str, Any]]
 Values = dict[str, float]
 
+#: The verdict on a goal without results.
+UNKNOWN = "not measured"
+
 #: The workloads that most goals speak of.
 FOUR = ("W1", "W2", "W3", "W4")
 
@@ -43,7 +46,7 @@ def table_rows(results: Results) -> list[list[str]]:
         except (KeyError, StopIteration):
             values = {}
         told = ", ".join(f"{name} {value:{goal.form}}".strip() for name, value in values.items())
-        verdict = "not measured" if not values else "yes" if goal.reached(values) else "no"
+        verdict = UNKNOWN if not values else "yes" if goal.reached(values) else "no"
         rows.append([goal.text, told, verdict, f"`{goal.command}`"])
     return rows
 

@@ -30,7 +30,7 @@ def write(results: Path, docs: Path = DOCS) -> None:
     page = docs / "performance.md"
     text = page.read_text()
     blocks: dict[str, Callable[[Results], str]] = {
-        "goals": _goals,
+        "goals": lambda r: _goals(r, text),
         "speed": _speed,
         "numpy": lambda r: _table(r, "speed-numpy", speed.shown),
         "peers": _peers,
@@ -52,12 +52,23 @@ def write(results: Path, docs: Path = DOCS) -> None:
 
 def replaced(text: str, name: str, content: str) -> str:
     """The page with ``content`` between the marks of ``name``; raises ValueError when they are not there."""
-    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-    before, found, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
+    old = between(text, name)
+    begin, end = _marks(name)
+    return text.replace(f"{begin}{old}{end}", f"{begin}\n{content}\n{end}", 1)
+
+
+def between(text: str, name: str) -> str:
+    """What stands between the marks of ``name``; raises ValueError when they are not there."""
+    begin, end = _marks(name)
+    _, found, rest = text.partition(begin)
+    content, closed, _ = rest.partition(end)
     if not found or not closed:
         raise ValueError(f"the page has no marks {begin} … {end}")
-    return f"{before}{begin}\n{content}\n{end}{after}"
+    return content
+
+
+def _marks(name: str) -> tuple[str, str]:
+    return f"<!-- begin {name} -->", f"<!-- end {name} -->"
 
 
 def about(report: dict[str, Any]) -> str:
@@ -75,8 +86,15 @@ def _table(results: Results, part: str, shown: Callable[[list[dict[str, Any]]], 
     return "" if part not in results else f"{shown(results[part]['rows'])}\n\n{about(results[part])}"
 
 
-def _goals(results: Results) -> str:
-    return table(["goal", "reached", "met", "command"], goals.table_rows(results)) if results else ""
+def _goals(results: Results, page: str) -> str:
+    """A goal whose part was not run keeps the row that stands on the page."""
+    standing = {cells[0]: cells for line in between(page, "goals").splitlines() if len(cells := _cells(line)) == 4}
+    rows = [standing.get(row[0], row) if row[2] == goals.UNKNOWN else row for row in goals.table_rows(results)]
+    return table(["goal", "reached", "met", "command"], rows) if results else ""
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
 def _speed(results: Results) -> str:
