@@ -20,8 +20,6 @@ from latecomer.connectors.spark_stream import _Asked
 from tests import interval_cases, strategies
 from tests.spark_local import Local, engine, tagged
 
-pytest.importorskip("pyspark")
-
 
 def rows_of(case, pick):
     """The case's rows in order of arrival, promises among them, some of which are about a key."""
