@@ -194,7 +194,7 @@ class LatenessWindow:
 
 
 class RecentLateness:
-    """The lateness of about the last ``events`` events, kept as it came and summed up only when asked.
+    """The lateness of the last ``events`` events, kept as it came and summed up only when asked.
 
     >>> recent = RecentLateness(events=2)
     >>> recent.add(np.zeros(3, np.int64), np.array([7, 0, 4]))
@@ -202,28 +202,28 @@ class RecentLateness:
     {0: (2, 0.5, [4.0])}
     """
 
-    _PARTS = 512  # more pieces than this are joined: each costs a hundred bytes besides its events
-
     def __init__(self, events: int = 65_536) -> None:
-        self._events = events
-        self._parts: deque[tuple[I64, I64]] = deque()
+        self._groups, self._values = np.zeros(events, np.int64), np.zeros(events, np.int64)
+        self._next = 0  # where the next event goes: over the oldest one, once all places are taken
         self._held = 0
 
     def add(self, groups: I64, values: I64) -> None:
         """Take in events: the group of each, and how late it was."""
-        if len(values) > self._events:
-            groups, values = groups[-self._events :].copy(), values[-self._events :].copy()
-        self._parts.append((groups, values))
-        self._held += len(values)
-        while self._held - len(self._parts[0][1]) >= self._events:
-            self._held -= len(self._parts.popleft()[1])
-        if len(self._parts) > self._PARTS:
-            groups, values = (np.concatenate(columns) for columns in zip(*self._parts, strict=True))
-            self._parts = deque([(groups, values)])
+        end = self._next + len(values)
+        if end > len(self._values):
+            groups, values = groups[-len(self._values) :], values[-len(self._values) :]
+            fit = len(self._values) - self._next
+            self.add(groups[:fit], values[:fit])
+            self.add(groups[fit:], values[fit:])
+            return
+        self._groups[self._next : end] = groups
+        self._values[self._next : end] = values
+        self._held = max(self._held, end)
+        self._next = end if end < len(self._values) else 0
 
     def summaries(self, quantiles: tuple[float, ...]) -> dict[int, tuple[int, float, list[float]]]:
         """As :meth:`LatenessWindow.summaries`."""
         window = LatenessWindow(block=self._held + 1, blocks=1)
-        for groups, values in self._parts:
-            window.add(groups, values)
+        for part in (slice(self._next, self._held), slice(self._next)):  # the oldest ones first
+            window.add(self._groups[part], self._values[part])
         return window.summaries(quantiles)
