@@ -1,9 +1,10 @@
 """Growable columns: append at the end, drop from the front, gather anywhere.
 
 A column is one contiguous piece of memory, so that gathering rows for candidates is one call however many batches
-brought them. Appending is amortised O(1) per value, and never waits for all the others: a column that needs more memory
-copies some of its values there with each append that follows, and goes over once it has them all. The memory of a
-dropped prefix goes back piece by piece, or, where the system does not take it so, once it is as much as what is left.
+brought them. Appending is amortised O(1) per value, and never waits for all the others: a column that needs more room
+takes its memory along, or, where the system cannot move memory, copies some of its values with each append that follows
+and goes over once it has them all. The memory of a dropped prefix goes back piece by piece, or, where the system does
+not take it so, once it is as much as what is left.
 """
 
 from __future__ import annotations
@@ -93,15 +94,15 @@ class Buffer:
 
     def _move(self, n: int) -> None:
         """Go to new memory with room for ``n`` more, at once; arrays handed out still look at the old."""
-        live = self.live()
-        room = self._room_for(len(live) + n)
-        room.array[: len(live)] = live
-        self._start, self._end, self._next = 0, len(live), None
+        live = len(self)
+        room = self._room_for(live + n)
+        self._start = room.take_over(self._room, self._start, self._end)
+        self._end, self._next = self._start + live, None
         self._take(room)
 
     def _begin(self) -> None:
         """Begin to go to new memory."""
-        if len(self) <= _FEW:
+        if len(self) <= _FEW or self._room.movable:
             self._move(0)
         else:
             self._next, self._due = _Copy(self._room_for(len(self)), self._start), 0
