@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from latecomer.runtime.batches import Batch
-from latecomer.storage.columns import I64
+from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import U64
 from latecomer.storage.ids import IdIndex
 from latecomer.storage.log import EventLog
@@ -74,9 +74,10 @@ def enter(index: IdIndex, log: EventLog, new: Newcomers, floor_at: FloorAt) -> t
         conflicts[rows] = log.content(refs) != new.content[rows]
     _within_batch(fellows[~repeats[fellows]], new, floor_at, repeats, conflicts)
     own = np.cumsum(~repeats) - 1 + new.refs[0]
-    entered = np.ones(n, bool)
-    entered[open_rows] = False
-    index.move(new.hashes[entered], new.refs[entered], own[entered])
+    moved = own != new.refs
+    moved[open_rows] = False
+    if some(moved):
+        index.move(new.hashes[moved], new.refs[moved], own[moved])
     late_comers = open_rows[~repeats[open_rows]]
     index.add(new.hashes[late_comers], own[late_comers])
     return repeats, conflicts

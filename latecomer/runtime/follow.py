@@ -2,7 +2,8 @@
 
 It gives what :class:`latecomer.runtime.sequence.SequenceMatcher` gives, up to the order of matches where that does not
 count, and takes that one's road wherever there is no compiled one: for a query where a condition or a column has no
-words in :mod:`latecomer.runtime.road` or events may be on the shelf, and for all where kernels are not compiled.
+words in :mod:`latecomer.runtime.road`, for events a window from which state may be on the shelf, and for all where
+kernels are not compiled.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from latecomer.runtime.rows import PIECE, Rows
 from latecomer.runtime.selection import Selection
 from latecomer.runtime.sequence import SequenceMatcher
 from latecomer.storage import kernels
-from latecomer.storage.columns import I64
+from latecomer.storage.columns import I64, every, some
 from latecomer.storage.hashing import U64
+from latecomer.storage.log import EventLog
 from latecomer.storage.store import Bools, CodeLayout, Store, View
 
 
@@ -27,7 +29,7 @@ def matcher_of(
     pattern: Pattern, stores: Mapping[Selection, Store], layout: CodeLayout, tester: Tester
 ) -> SequenceMatcher:
     """The fastest matcher there is for a query over these stores."""
-    if kernels.follow is None or not all(stores[s].in_memory for s in pattern.selections()):
+    if kernels.follow is None:
         return SequenceMatcher(pattern, stores.__getitem__, layout, tester)
     return CompiledMatcher(pattern, stores, layout, tester)
 
@@ -54,10 +56,12 @@ class _Paved:
 
 
 class CompiledMatcher(SequenceMatcher):
-    """Deltas of one query over its lane's stores, all of whose events are in memory."""
+    """Deltas of one query over its lane's stores."""
 
     def __init__(self, pattern: Pattern, stores: Mapping[Selection, Store], layout: CodeLayout, tester: Tester) -> None:
         super().__init__(pattern, stores.__getitem__, layout, tester)
+        own = [stores[s] for s in pattern.selections()]
+        self._holders: list[EventLog | Store] = [] if all(s.in_memory for s in own) else [tester.log, *own]
         types = {name: column.type for name, column in tester.log.columns.items()}
 
         def paved(road: Callable[[], Road], view: Callable[[int], View]) -> _Paved | None:
@@ -82,7 +86,7 @@ class CompiledMatcher(SequenceMatcher):
 
         self._gaining = [[gaining(order, ordered) for ordered in (False, True)] for order in pattern.inserts]
         self._losing = [paved(partial(killing_road, j, pattern, types), known) for j in range(len(pattern.deletes))]
-        self._around = {
+        self._reaching = {
             id(order): paved(partial(road_of, order, pattern, types), known)
             for order in (*pattern.inserts, *pattern.deletes)
         }
@@ -90,51 +94,76 @@ class CompiledMatcher(SequenceMatcher):
         self._checking = paved(partial(checking_road, pattern.probes, False, pattern, types), everything)
         self._sparing = paved(partial(checking_road, leading, True, pattern, types), everything)
 
-    def _gained(self, position: int, ordered: bool) -> Iterator[Rows]:
-        road = self._gaining[position][ordered]
-        if road is None:
-            yield from super()._gained(position, ordered)
+    def _gained(self, position: int, seeds: Rows, ordered: bool) -> Iterator[Rows]:
+        road, seed = self._gaining[position][ordered], self._pattern.inserts[position].seed
+        far, near = self._parted(road, seeds, seeds.time(seed))
+        if far is not None:  # these are earlier than the others
+            yield from super()._gained(position, far, ordered)
+        if road is None or near is None:
             return
-        staged = self._store(self._pattern.inserts[position].selection).staged
-        if not len(staged):
-            return
-        keys, refs, ts = staged.keys, staged.refs, staged.ts
         if ordered:
-            order = ts.argsort(kind="stable")
-            keys, refs, ts = keys.take(order), refs.take(order), ts.take(order)
-        for _, rows in road.follow(keys, (refs,), (ts,)):
+            near = near.take(near.time(seed).argsort(kind="stable"))
+        for _, rows in road.follow(near.keys, (near.ref(seed),), (near.time(seed),)):
             yield rows
 
-    def _lost(self, j: int) -> Iterator[tuple[Rows, I64]]:
-        road = self._losing[j]
-        if road is None:
-            yield from super()._lost(j)
+    def _lost(self, j: int, seeds: Rows) -> Iterator[tuple[Rows, I64]]:
+        road, seed = self._losing[j], self._pattern.deletes[j].seed
+        far, near = self._parted(road, seeds, seeds.time(seed))
+        if far is not None:
+            yield from super()._lost(j, far)
+        if road is None or near is None:
             return
-        order = self._pattern.deletes[j]
-        staged = self._store(order.selection).staged
-        if len(staged):
-            for _, rows in road.follow(staged.keys, (staged.refs,), (staged.ts,)):
-                yield rows.unbind(order.seed), rows.ref(order.seed)
+        for _, rows in road.follow(near.keys, (near.ref(seed),), (near.time(seed),)):
+            yield rows.unbind(seed), rows.ref(seed)
 
-    def around(self, order: JoinOrder, refs: I64, ts: I64, hashes: U64) -> Iterator[Rows]:
-        road = self._around[id(order)]
-        if road is None:
-            yield from super().around(order, refs, ts, hashes)
+    def _around(self, order: JoinOrder, seeds: Rows) -> Iterator[Rows]:
+        road = self._reaching[id(order)]
+        far, near = self._parted(road, seeds, seeds.time(order.seed))
+        if far is not None:
+            yield from super()._around(order, far)
+        if road is None or near is None:
             return
-        for _, rows in road.follow(self._layout.keys(hashes), (refs,), (ts,)):
+        for _, rows in road.follow(near.keys, (near.ref(order.seed),), (near.time(order.seed),)):
             yield rows
 
     def alive(self, rows: Rows) -> Bools:
-        return super().alive(rows) if self._checking is None else self._left(self._checking, rows)
+        return self._left(self._checking, rows, super().alive)
 
     def spared(self, rows: Rows) -> Bools:
-        return super().spared(rows) if self._sparing is None else self._left(self._sparing, rows)
+        return self._left(self._sparing, rows, super().spared)
 
-    def _left(self, road: _Paved, rows: Rows) -> Bools:
-        """Which complete matches come to the end of a road."""
+    def _left(self, road: _Paved | None, rows: Rows, other: Callable[[Rows], Bools]) -> Bools:
+        """Which complete matches come to the end of a road, or of the ``other`` one where that cannot be gone."""
+        if road is None:
+            return other(rows)
+        near = self._near(rows.time(self._pattern.positives[-1]))
+        if near is None:
+            return self._passed(road, rows)
+        mask = np.zeros(len(rows), bool)
+        mask[~near] = other(rows.take(~near))
+        mask[near] = self._passed(road, rows.take(near))
+        return mask
+
+    def _passed(self, road: _Paved, rows: Rows) -> Bools:
         mask = np.zeros(len(rows), bool)
         positives = self._pattern.positives
         refs, ts = tuple([rows.ref(i) for i in positives]), tuple([rows.time(i) for i in positives])
         for seeds, _ in road.follow(rows.keys, refs, ts):
             mask[seeds] = True
         return mask
+
+    def _parted(self, road: _Paved | None, seeds: Rows, ts: I64) -> tuple[Rows | None, Rows | None]:
+        """The seeds that have to go the other road, and those that can go this one; None where there are none."""
+        if road is None:
+            return seeds, None
+        near = self._near(ts)
+        if near is None:
+            return None, seeds
+        return (seeds.take(~near), seeds.take(near)) if some(near) else (seeds, None)
+
+    def _near(self, ts: I64) -> Bools | None:
+        """For which rows all that they may look at, a window from ``ts``, is in memory; None: for all."""
+        if not self._holders:
+            return None
+        near: Bools = ts > max([holder.away_until for holder in self._holders]) + self._pattern.window
+        return None if every(near) else near

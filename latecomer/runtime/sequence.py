@@ -46,20 +46,23 @@ class SequenceMatcher:
         event.
         """
         for position in [len(self._pattern.inserts) - 1] if ordered else range(len(self._pattern.inserts)):
-            yield from self._gained(position, ordered)
+            seeds = self._seeds(self._pattern.inserts[position])
+            if len(seeds):
+                yield from self._gained(position, seeds, ordered)
 
     def deleted(self) -> Iterator[tuple[Rows, I64]]:
         """Old matches that a new negative kills and no old one had killed, each once, in bounded pieces, with the
         references of the negatives.
         """
-        for j in range(len(self._pattern.deletes)):
-            yield from self._lost(j)
+        for j, order in enumerate(self._pattern.deletes):
+            seeds = self._seeds(order)
+            if len(seeds):
+                yield from self._lost(j, seeds)
 
-    def _gained(self, position: int, ordered: bool) -> Iterator[Rows]:
-        """New matches whose last new component, in the order of :attr:`Pattern.inserts`, is this one."""
+    def _gained(self, position: int, seeds: Rows, ordered: bool) -> Iterator[Rows]:
+        """New matches whose last new component, in the order of :attr:`Pattern.inserts`, is this one: ``seeds``."""
         order = self._pattern.inserts[position]
-        seeds = self._seeds(order)
-        if len(seeds) and ordered:
+        if ordered:
             seeds = seeds.take(seeds.time(order.seed).argsort(kind="stable"))
 
         def view(index: int) -> View:
@@ -67,11 +70,11 @@ class SequenceMatcher:
 
         yield from self._complete(order, seeds, view, View.ALL, ordered)
 
-    def _lost(self, j: int) -> Iterator[tuple[Rows, I64]]:
-        """Old matches that new negatives of negation ``j`` kill."""
+    def _lost(self, j: int, seeds: Rows) -> Iterator[tuple[Rows, I64]]:
+        """Old matches that new negatives of negation ``j``, bound in ``seeds``, kill."""
         order = self._pattern.deletes[j]
         alone = self._alone(order, self._pattern.probes[j])
-        for rows in self._complete(order, self._seeds(order), lambda _: View.OLD, View.OLD, False):
+        for rows in self._complete(order, seeds, lambda _: View.OLD, View.OLD, False):
             dead = np.zeros(len(rows), bool)
             for earlier in range(j if alone else j + 1):
                 self._mark(rows, self._pattern.probes[earlier], View.NEW, dead, order.seed if earlier == j else None)
@@ -92,7 +95,9 @@ class SequenceMatcher:
         """What events that are not in the stores would complete (as a positive), or would kill (as a negative): the
         live matches around each of them, the seed component bound to it.
         """
-        seeds = Rows.seed(self._components, order.seed, refs, ts, self._layout.keys(hashes))
+        yield from self._around(order, Rows.seed(self._components, order.seed, refs, ts, self._layout.keys(hashes)))
+
+    def _around(self, order: JoinOrder, seeds: Rows) -> Iterator[Rows]:
         yield from self._complete(order, seeds, lambda _: View.OLD, View.OLD, False)
 
     def alive(self, rows: Rows) -> Bools:

@@ -73,6 +73,7 @@ class EventLog:
         self._sparse = Numbers(np.zeros(0, np.int64))
         self._dense = 0
         self._look_at = _FIRST_LOOK
+        self.away_until = -(2**63)  #: all events later than this are in memory
 
     def __len__(self) -> int:
         return len(self._ts)
@@ -149,10 +150,9 @@ class EventLog:
                 column.append(columns[name])
 
     def plain(self, names: Iterable[str]) -> tuple[Plain, ...]:
-        """Columns of types that have a :func:`latecomer.storage.columns.plain_layout`, as compiled kernels see them,
-        where nothing is in pages.
+        """Columns of types that have a :func:`latecomer.storage.columns.plain_layout`, as compiled kernels see them: of
+        the events in memory.
         """
-        assert self.pages is None, "events in pages are no part of the columns"
         return tuple([cast("FixedColumn | BytesColumn", self.columns[name]).plain() for name in names])
 
     def places(self) -> tuple[Any, ...]:
@@ -327,6 +327,7 @@ class EventLog:
         gone = self._among(census.slices, slices)
         assert not some(gone & self.fresh(census)), "an event was to leave memory before it was saved"
         if some(gone):
+            self.away_until = max(self.away_until, int(self._ts.live()[gone].max()))
             at = (~gone).nonzero()[0]
             self._keep(at, census.numbers.take(at))
 
@@ -378,6 +379,7 @@ class EventLog:
         self._dense, self._sparse = state["dense"], Numbers(state["sparse"])
         if self.pages is not None:
             self.pages.load(state["pages"] or ())  # None: of a runtime without a shelf, which has seen no event
+            self.away_until = self.pages.latest()
 
 
 def _plain_integers(column: Column) -> TypeGuard[FixedColumn]:

@@ -180,6 +180,10 @@ class Pages:
             page = self._pages.pop(number)
             self._pager.free(slot for chunk in page.chunks for slot in chunk.slots.values())
 
+    def latest(self) -> int:
+        """No event in a page is later than this."""
+        return max((chunk.latest for page in self._pages.values() for chunk in page.chunks), default=-(2**63))
+
     def cached(self) -> Iterable[tuple[int, Page]]:
         """The pages that are in memory, at least in part."""
         return [(n, p) for n, p in self._pages.items() if p.columns]

@@ -257,7 +257,7 @@ class Store:
         self._sizes = [0, 0]
         self._latest = [-(2**63), -(2**63)]
         self._worth = Worth()
-        self._listed: dict[View, list[kernels.Run]] = {}  # the runs of each view, where all events are in memory
+        self._listed: dict[View, list[kernels.Run]] = {}  # the runs of each view that are later than what is away
         self.away_until = -(2**63)  #: all events later than this are in memory
 
     def stage(self, hashes: U64, ts: I64, refs: I64) -> None:
@@ -333,21 +333,20 @@ class Store:
         """
         return kernels.nearest(self._runs(keys, lo, hi, view), self.layout.bits, keys, lo, hi, backward)
 
-    def source(self, view: View) -> Any:
-        """All events of a view, as compiled kernels want them, where none is on the shelf."""
-        return self._all(view)
-
-    def _all(self, view: View) -> list[kernels.Run]:
-        runs = self._listed.get(view)
-        if runs is None:
-            runs = self._in_slices(self.frames, view)
-            self._listed[view] = runs
-        return runs
+    def source(self, view: View) -> list[kernels.Run]:
+        """The events of a view that are later than :attr:`away_until`, as compiled kernels want them."""
+        if view not in self._listed:
+            slices = list(self.frames.irange((self.away_until >> self.layout.bits) + 1))
+            self._listed[view] = self._in_slices(slices, view)
+            if self._pager is not None:
+                for number in slices:
+                    self.frames[number].touched = self._pager.turn
+        return self._listed[view]
 
     def _runs(self, keys: U64, lo: I64, hi: I64, view: View) -> list[kernels.Run]:
         """The runs of a view, as kernels want them, that hold all events which rows from ``lo`` to ``hi`` may find."""
         if self._pager is None:
-            return self._all(view)
+            return self.source(view)
         if not len(lo):
             return []
         bits = self.layout.bits
@@ -490,6 +489,7 @@ class Store:
 
         def done() -> None:
             frame.saved, frame.old = [*kept, Saved((slots[0], slots[1]), len(run), keys, run)], []
+            self._listed.clear()
             self._free(merged)
 
         outbox.after(done)
@@ -499,6 +499,7 @@ class Store:
         frame = self.frames.get(number)
         if frame is not None and frame.saved:
             self.away_until = max(self.away_until, ((number + 1) << self.layout.bits) - 1)
+            self._listed.clear()
             for saved in frame.saved:
                 saved.run = None
 

@@ -336,8 +336,11 @@ typedef struct {
     int lost, short_of_memory;
 } Follow;
 
+#define SEQUENCE ((INT64_C(1) << 40) - 1) /* the part of a reference that is its number (`storage/pages.py`) */
+
 static int64_t place_of(const Places *places, int64_t ref)
 {
+    ref &= SEQUENCE;
     if (ref >= places->dense)
         return ref - places->dense + places->sparse;
     if (places->plain) {
