@@ -43,6 +43,7 @@ class View(Enum):
     OLD = "old"
     NEW = "new"
     ALL = "all"
+    __hash__ = object.__hash__  # that of enums is written in Python
 
 
 @dataclass(frozen=True, slots=True)
