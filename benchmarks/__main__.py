@@ -5,6 +5,7 @@ but those that fetch other systems: ``peers``, ``kafka`` and ``spark``.
 
 * ``speed-W1`` to ``speed-W6``: our engine against the offline limit, by batch size, lateness and level
 * ``speed-numpy``: the same without the compiled kernel, at the settings of the goals
+* ``stages``: what a batch spends where on its road
 * ``growth``: the cost of an event and its bytes, from 10^4 to 10^7 stored events
 * ``latency``: from arrival to change at 50,000 events a second
 * ``workers``: two processes against one
@@ -47,6 +48,7 @@ from benchmarks import (
     spark_cores,
     speed,
     spill,
+    stages,
     workers,
 )
 from benchmarks.profiling import profile
@@ -59,6 +61,7 @@ PEERS = [(name, 10) for name in peers.NAMES] + [("W1", 30), ("W1", 50), ("W2", 3
 PARTS: dict[str, Callable[..., harness.Report]] = {
     **{f"speed-{name}": partial(speed.run, name) for name in WORKLOADS},
     "speed-numpy": speed.numpy_kernel,
+    "stages": stages.run,
     "growth": growth.run,
     "latency": latency.run,
     "workers": workers.run,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import adversarial, goals, growth, latency, peers, speed, workers
+from benchmarks import adversarial, goals, growth, latency, peers, speed, stages, workers
 from benchmarks.figures import DOCS
 from benchmarks.harness import table
 from latecomer.errors import MissingDependency
@@ -34,6 +34,7 @@ def write(results: Path, docs: Path = DOCS) -> None:
         "speed": _speed,
         "numpy": lambda r: _table(r, "speed-numpy", speed.shown),
         "peers": _peers,
+        "stages": lambda r: _table(r, "stages", stages.shown),
         "growth": lambda r: _table(r, "growth", growth.shown),
         "latency": lambda r: _table(r, "latency", latency.shown),
         "workers": lambda r: _table(r, "workers", workers.shown),

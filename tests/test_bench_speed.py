@@ -28,12 +28,15 @@ from benchmarks import (
     pages,
     peers,
     speed,
+    stages,
 )
 from benchmarks.harness import Disqualified
 from benchmarks.shapes import WORKLOADS, Shape
 from latecomer.errors import ConfigError
+from latecomer.storage import kernels
 
 SINGLE = ("W1", "W2", "W3", "W4", "W5")
+BLOCKS = ("goals", "speed", "numpy", "peers", "stages", "growth", "latency", "workers", "adversarial")
 
 
 def brute(events: list[dict[str, Any]], shape: Shape) -> set[tuple[int, ...]]:
@@ -232,6 +235,20 @@ def test_latency_counts_from_the_intended_arrival() -> None:
     assert latency._changes([told], np.array([2.0]), events, 2, 10)[0].tolist() == [2_000, 1_900]
 
 
+def test_every_stage_of_a_batch_has_a_clock_and_functions_are_put_back() -> None:
+    plain = [getattr(owner, name) for own in stages.STAGES.values() for owner, name in own]
+    replay = speed.Replay(speed.Setting(WORKLOADS["W2"], 4_096, events=120_000), WORKLOADS["W2"].events(120_000, 0.1))
+    runtime, _ = replay.filled()
+    with stages.clocked() as clocks:
+        for batch in replay.measured[:2]:
+            runtime.process(batch)
+    assert [getattr(owner, name) for own in stages.STAGES.values() for owner, name in own] == plain
+    seconds = {stage: spent for stage, spent in clocks.seconds.items() if stage != stages.REST}
+    joins = seconds.pop("joins")  # a kernel
+    assert all(seconds.values()) and bool(joins) == kernels.COMPILED, (seconds, joins)
+    assert not clocks.seconds[stages.REST], "no clock was started outside of a stage"
+
+
 def test_state_grows_as_told() -> None:
     row = growth.measure(10_000)
     assert row["stored"] == pytest.approx(10_000, rel=0.1) and row["matches"] > 1_000
@@ -290,8 +307,7 @@ def kept(part: str, rows: list[dict[str, Any]], **settings: Any) -> dict[str, An
 
 
 def test_pages_are_written_between_their_marks_and_goals_judged(tmp_path: Path) -> None:
-    names = ("goals", "speed", "numpy", "peers", "growth", "latency", "workers", "adversarial")
-    page = "".join(f"before {n}\n<!-- begin {n} -->\nold\n<!-- end {n} -->\n" for n in names)
+    page = "".join(f"before {n}\n<!-- begin {n} -->\nold\n<!-- end {n} -->\n" for n in BLOCKS)
     docs, results = tmp_path / "docs", tmp_path / "results"
     docs.mkdir()
     results.mkdir()
@@ -309,7 +325,7 @@ def test_pages_are_written_between_their_marks_and_goals_judged(tmp_path: Path) 
     (results / "growth.json").write_text(json.dumps(kept("growth", rows)))
     pages.write(results, docs)
     text = (docs / "performance.md").read_text()
-    assert text.count("\nold\n") == len(names) - 2 and "10,000,000" in text
+    assert text.count("\nold\n") == len(BLOCKS) - 2 and "10,000,000" in text
     told = {row[0]: row for row in goals.table_rows(pages.load(results))}
     cost = told["An event costs at most 2 × from 10^5 to 10^7 stored"]
     assert cost[1:3] == ["10^6: 1.5, 10^7: 2.5", "no"]
@@ -330,5 +346,5 @@ def test_pages_are_written_between_their_marks_and_goals_judged(tmp_path: Path) 
 
 def test_the_page_of_the_project_has_all_marks() -> None:
     text = (Path(__file__).parent.parent / "docs" / "performance.md").read_text()
-    for name in ("goals", "speed", "numpy", "peers", "growth", "latency", "workers", "adversarial"):
+    for name in BLOCKS:
         assert pages.replaced(text, name, "x").count(f"<!-- begin {name} -->\nx\n<!-- end {name} -->") == 1
