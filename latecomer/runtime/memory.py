@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 _TARGET = 0.75  # of the budget is filled after room was made, so that it is made seldom
 _LOOK = 32  # a look at the budget after each 1/32 of it has come in, or been read
 _TIDY = 64  # a look after so many batches whether dead ids are worth writing the others anew
+_TOGETHER = 8  # slices up to this part of the budget are written together
 _LITTLE = 8  # below this part of the largest slice in memory there is little of a slice
 _CARRIED = 256 << 10  # bytes that a version carries itself, and
 _CARRIED_SHARE = 64  # this part of the state that was written before
 _ROUGH = 64  # bytes of an event on the shelf, roughly
+_NONE = np.zeros(0, np.int64)
 #: Gives the process's free memory back to the system, where the C library has a way to say so.
 _TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
@@ -107,6 +109,7 @@ class Memory:
         ``needed`` ones, since they come back at once.
         """
         engine = self._engine
+        assert self.budget is not None
         census = engine.log.census()
         slices, counts = counted(census.slices)
         payload = engine.log.hot_bytes / max(len(engine.log), 1)
@@ -126,25 +129,35 @@ class Memory:
             chosen.append(number)
             wanted -= sizes[number]
             needed -= sizes[number]
-        self._leave(np.array(sorted(chosen), np.int64), census)
+        chosen.sort()
+        groups: list[list[int]] = []
+        room = 0
+        for number in chosen:
+            room -= sizes[number]
+            if room < 0 or not groups:
+                groups.append([])
+                room = self.budget // _TOGETHER - sizes[number]
+            groups[-1].append(number)
+        self._leave([np.array(group, np.int64) for group in groups], census)
 
-    def _leave(self, slices: I64, census: Census) -> None:
+    def _leave(self, groups: Sequence[I64], census: Census) -> None:
+        """Write slices, group by group, since what is being written takes memory beside them; and drop them."""
         engine = self._engine
-        outbox = self.pager.outbox()
-        self._write(slices, census, outbox)
-        for timeline in engine.all_timelines():
-            timeline.sleep(slices, engine.layout.bits, outbox)
-        outbox.send()
-        for store in engine.all_stores():
-            for number in slices.tolist():
-                store.evict(number)
-        engine.log.evict(slices, census)
+        _give_back()
+        for slices in groups:
+            outbox = self.pager.outbox()
+            self._write(slices, census, outbox)
+            for timeline in engine.all_timelines():
+                timeline.sleep(slices, engine.layout.bits, outbox)
+            outbox.send()
+            for store in engine.all_stores():
+                for number in slices.tolist():
+                    store.evict(number)
+        _give_back()
+        engine.log.evict(np.concatenate([_NONE, *groups]), census)
         if 2 * len(engine.log) < len(engine.ids):
             engine.forget_absent()
-        # Allocators keep what was freed: it would go on counting as this process's memory.
-        pa.default_memory_pool().release_unused()
-        if _TRIM is not None:
-            _TRIM(0)
+        _give_back()
 
     # --- versions ----------------------------------------------------------------------------------------------------
 
@@ -207,6 +220,12 @@ class Memory:
             len(engine.log.pages),
             sum(len(lane.pending) for lane in engine.lanes if lane.pending is not None),
         )
+
+
+def _give_back() -> None:
+    """Allocators keep what was freed: it would go on counting as this process's memory, beside what is to come."""
+    if _TRIM is not None:
+        _TRIM(0)
 
 
 def facts(pager: Pager, budget: int | None, in_memory: int = 0, on_shelf: int = 0, pending: int = 0) -> dict[str, Any]:
