@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -34,8 +35,9 @@ from latecomer.testing.kafka import Broker
 RATE = 50_000
 #: Seconds that are sent before and while it is measured.
 WARM, SECONDS = 10.0, 30.0
-#: Seconds until the pipeline has joined its group, and until the last change must have come.
-JOIN, REST = 6.0, 15.0
+#: Seconds that the pipeline has to join its group, that the sender has to start, and until the last change must have
+#: come.
+JOIN, START, REST = 60.0, 4.0, 15.0
 #: One event in so many completes a match.
 SPARSE = 50
 #: Milliseconds that are wanted for 99 of 100 changes.
@@ -51,7 +53,11 @@ _MEMBER = (
     "from latecomer.connectors.kafka.config import load\n"
     "from latecomer.connectors.kafka.loop import run\n"
     "from latecomer.connectors.kafka.operation.watch import Watch\n"
-    "watch = Watch()\n"
+    "class Told(Watch):\n"
+    "    def ready(self, ready):\n"
+    "        super().ready(ready)\n"
+    "        print('ready', flush=True)\n"
+    "watch = Told()\n"
     "signal.signal(signal.SIGTERM, lambda *_: watch.stop())\n"
     "run(load(sys.argv[1]), watch)\n"
 )
@@ -79,6 +85,14 @@ def offer(brokers: str, topic: str, rate: int, seconds: float, begin: float) -> 
     producer.flush(30)
 
 
+def _wait_until_ready(member: subprocess.Popen[bytes]) -> None:
+    """Wait until the pipeline has its partition. Raises Disqualified when it has not within its time."""
+    assert member.stdout is not None
+    if not select.select([member.stdout], [], [], JOIN)[0] or not member.stdout.readline():
+        member.kill()
+        raise Disqualified(f"the pipeline did not join its group within {JOIN:g} s")
+
+
 def _busy(pids: Mapping[str, int]) -> dict[str, float]:
     """Seconds of processor time that each process has had."""
     ticks = os.sysconf("SC_CLK_TCK")
@@ -96,8 +110,9 @@ def measure(
         facts = {"guarantee": guarantee, "price": 0, "window": "1 s", **SETTINGS[guarantee]}
         file = Path(folder) / "pipeline.toml"
         file.write_text(pipeline_text(broker, topic, changes, **facts))
-        member = subprocess.Popen([sys.executable, "-c", _MEMBER, str(file)])
-        begin = time.time() + JOIN
+        member = subprocess.Popen([sys.executable, "-c", _MEMBER, str(file)], stdout=subprocess.PIPE)
+        _wait_until_ready(member)
+        begin = time.time() + START
         arguments = (broker.bootstrap, topic, rate, warm + seconds, begin)
         sender = multiprocessing.get_context("spawn").Process(target=offer, args=arguments, daemon=True)
         sender.start()

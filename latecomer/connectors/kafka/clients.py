@@ -35,10 +35,13 @@ def consumer_properties(pipeline: Pipeline, several: bool) -> tuple[dict[str, An
 
 def producer_properties(pipeline: Pipeline, transactional_id: str | None, **more: Any) -> dict[str, Any]:
     """The producer's properties. Brokers say "not yet" for a moment after each transaction; by default librdkafka would
-    wait 100 ms before it asks again."""
+    wait 100 ms before it asks again. The end of a transaction waits for no further messages; without one they are sent
+    once the loop has written all that a batch has to say."""
     usual: dict[str, Any] = {"linger.ms": 1, "retry.backoff.ms": 1, "logger": log}
     if transactional_id is not None:
         usual["transaction.timeout.ms"] = TRANSACTION_TIMEOUT
+    else:
+        usual["linger.ms"] = 0.2
     return {**usual, **pipeline.producer_config(transactional_id), **more}
 
 

@@ -11,9 +11,11 @@ A commit in exactly-once mode, step by step:
 5. *Settle.* What other attempts to begin have left is removed. Of tasks that are due the state is frozen, to be written
    beside the next batches.
 
-Whatever fails before step 4 is aborted, and the tasks go back to what is committed. In at-least-once mode step 1 waits
-until the brokers have everything, and steps 3 and 4 are a plain commit of offsets; what was written since the last one
-is written again after a failure, under the same keys.
+Whatever fails before step 4 is aborted, and the tasks go back to what is committed.
+
+In at-least-once mode a commit holds up nobody: the offsets are noted when it begins, a plain commit of them is asked
+for once the brokers have everything that was written until then, and steps 4 and 5 follow with the answer, while the
+loop goes on. What was written since the last commit is written again after a failure, under the same keys.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,6 +45,11 @@ if TYPE_CHECKING:
 SLICE = 1.0
 #: Seconds after which a call that should have ended after a slice never will.
 STUCK = 10.0
+#: Seconds for which a commit may be asked for again and again.
+PATIENCE = 120.0
+#: Seconds after a transaction in which nothing is written: brokers still put it away, would refuse the first message
+#: of the next one, and librdkafka asks again only after 20 ms.
+PAUSE = 0.005
 
 _STALE = (KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID)
 
@@ -65,22 +73,26 @@ class Fenced(Rejoin):
     """This producer may not write any more: another process took its place, or the brokers gave it up as dead."""
 
 
-def attempt(call: Callable[[], T], alive: Callable[[], None], seconds: float = 120.0) -> T:
+def attempt(call: Callable[[], T], alive: Callable[[], None], seconds: float = PATIENCE) -> T:
     """Call until it works, for at most ``seconds``; raises Aborted or Fenced as the error demands."""
     end = time.monotonic() + seconds
     while True:
         try:
             return call()
         except KafkaException as problem:
-            error: KafkaError = problem.args[0]
-            if error.fatal() or error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
-                raise Fenced(f"this process was replaced or given up: {error.str()}") from problem
-            if error.code() in _STALE:
-                raise Stale(error.str()) from problem
-            if error.txn_requires_abort() or not error.retriable() or time.monotonic() > end:
-                raise Aborted(error.str()) from problem
+            _raise_unless_retriable(problem.args[0], end)
         alive()
         time.sleep(0.005)
+
+
+def _raise_unless_retriable(error: KafkaError, end: float) -> None:
+    """Raise as the error demands, unless the same may be tried once more; ``end``: until when."""
+    if error.fatal() or error.code() in (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
+        raise Fenced(f"this process was replaced or given up: {error.str()}") from KafkaException(error)
+    if error.code() in _STALE:
+        raise Stale(error.str()) from KafkaException(error)
+    if error.txn_requires_abort() or not error.retriable() or time.monotonic() > end:
+        raise Aborted(error.str()) from KafkaException(error)
 
 
 class Aside:
@@ -120,10 +132,10 @@ class Aside:
 class Outbox:
     """What is to be written, in order; it holds no more than the tasks have begun to tell."""
 
-    def __init__(self, producer: Producer, encoder: Encoder, begin: Callable[[], None]) -> None:
+    def __init__(self, producer: Producer, encoder: Encoder, commits: Commits) -> None:
         self._producer = producer
         self._encoder = encoder
-        self._begin = begin
+        self._commits = commits
         self._waiting: deque[Iterator[Outgoing]] = deque()
         self._stuck: Outgoing | None = None
 
@@ -162,9 +174,10 @@ class Outbox:
     def _write(self, message: Outgoing) -> bool:
         topic, key, value, _, headers, partition, timestamp = message
         more: dict[str, Any] = {} if headers is None else {"headers": headers}
-        self._begin()
+        self._commits.begin()
         try:
             self._producer.produce(topic, value, key, partition, timestamp=timestamp, **more)
+            self._commits.handed += 1
         except BufferError:
             self._producer.poll(0.01)
             return False
@@ -176,7 +189,7 @@ class Outbox:
         return True
 
 
-class _Commits:
+class Commits:
     """What both modes have in common."""
 
     def __init__(self, consumer: Consumer, producer: Producer, keeper: StateKeeper, interval: float) -> None:
@@ -185,12 +198,31 @@ class _Commits:
         self._keeper = keeper
         self._interval = interval
         self._versioned: dict[str, float] = {}
-        self.open = False
+        self.open = False  # something was written that no commit covers
+        self.handed = 0  # messages that the producer has taken
         self.done = 0
+        self.quiet_until = 0.0  # by time.monotonic: better not to write before
+
+    @property
+    def pending(self) -> bool:
+        """Whether a commit was begun that is not done."""
+        return False
 
     def begin(self) -> None:
         """Something is about to be written."""
         self.open = True
+
+    def commit(self, tasks: Sequence[Task], alive: Callable[[], None], every: bool = False) -> None:
+        """Commit what the tasks have taken in, all of which has been given to the producer (step 1). With ``every``
+        states have new versions, and it is done in the end; else it may be pending."""
+        raise NotImplementedError
+
+    def proceed(self) -> None:
+        """Go on with a commit that is pending, as far as that goes without waiting."""
+
+    def abort(self, alive: Callable[[], None]) -> None:
+        """Give up what is open or pending. Raises Fenced when the producer is of no more use."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """There will be no more commits."""
@@ -218,29 +250,48 @@ class _Commits:
         self._versioned[task.name] = time.monotonic()
         task.freeze(self._keeper)
 
-    def _offsets(self, tasks: Iterable[Task]) -> list[TopicPartition]:
-        return [
+    def _begun(self, tasks: Sequence[Task], every: bool) -> Begun:
+        """What a commit that begins now is to make valid (step 2)."""
+        tasks = [task for task in tasks if not task.replaying]
+        versions = self._versions(tasks, every)
+        offsets = [
             TopicPartition(topic, partition, position, metadata=mark.text())
             for task in tasks
             for (topic, partition), position, mark in task.marks()
         ]
+        return Begun([(task, task.taken) for task in tasks], versions, offsets, self.handed)
 
-    def _settle(self, tasks: Sequence[Task], written: Iterable[tuple[MatchTask, str]]) -> None:
+    def _settle(self, begun: Begun) -> None:
         """Step 5."""
-        for task in tasks:
-            task.taken = 0
-        for written_task, version in written:
+        for task, taken in begun.tasks:
+            task.taken -= taken
+        for written_task, version in begun.versions:
             self._keeper.settle(written_task.name, version)
-        self.open = False
         self.done += 1
         now = time.monotonic()
-        for task in tasks:
+        for task, _ in begun.tasks:
             due = now - self._versioned.get(task.name, 0.0) >= self._interval
             if isinstance(task, MatchTask) and due and task.saving is None:
                 self._begin(task)
 
 
-class ExactlyOnce(_Commits):
+@dataclass(slots=True)
+class Begun:
+    """A commit that was begun: tasks with the messages that it covers of each, versions that are written, offsets that
+    name them, and how many messages had been written before.
+
+    ``asked``: whether the brokers were asked to; ``until``: when it is given up.
+    """
+
+    tasks: Sequence[tuple[Task, int]]
+    versions: Sequence[tuple[MatchTask, str]]
+    offsets: list[TopicPartition]
+    handed: int
+    asked: bool = False
+    until: float = field(default_factory=lambda: time.monotonic() + PATIENCE)
+
+
+class ExactlyOnce(Commits):
     """Commits in transactions."""
 
     def __init__(self, consumer: Consumer, producer: Producer, keeper: StateKeeper, interval: float) -> None:
@@ -260,53 +311,126 @@ class ExactlyOnce(_Commits):
             self.open = True
 
     def commit(self, tasks: Sequence[Task], alive: Callable[[], None], every: bool = False) -> None:
-        """Commit what the tasks have taken in; all of it has been given to the producer (step 1)."""
-        tasks = [task for task in tasks if not task.replaying]
         self.begin()
-        written = self._versions(tasks, every)
-        offsets = self._offsets(tasks)
-        if offsets:
+        begun = self._begun(tasks, every)
+        if begun.offsets:
             membership = self._consumer.consumer_group_metadata()
 
             def send() -> None:
-                self._producer.send_offsets_to_transaction(offsets, membership, SLICE)
+                self._producer.send_offsets_to_transaction(begun.offsets, membership, SLICE)
 
             attempt(lambda: self._aside.call(send, alive), alive)
         attempt(lambda: self._producer.commit_transaction(SLICE), alive)
-        self._settle(tasks, written)
+        self.open = False
+        self.quiet_until = time.monotonic() + PAUSE
+        self._settle(begun)
 
     def abort(self, alive: Callable[[], None]) -> None:
-        """Give up what is open. Raises Fenced when the producer is of no more use."""
         if self.open:
             attempt(lambda: self._producer.abort_transaction(SLICE), alive)
         self.open = False
 
 
-class AtLeastOnce(_Commits):
-    """Commits offsets once all that follows from them is written. Its producer reports failures to ``failed``."""
+class Answers:
+    """What brokers say to a producer's messages and a consumer's requests for commits, in their order."""
+
+    def __init__(self) -> None:
+        self.delivered = 0
+        self.failed: list[KafkaError] = []
+        self.commits: deque[KafkaError | None] = deque()
+
+    def on_delivery(self, error: KafkaError | None, _: Any) -> None:
+        """For the producer."""
+        self.delivered += 1
+        if error is not None:
+            self.failed.append(error)
+
+    def on_commit(self, error: KafkaError | None, parts: Sequence[TopicPartition]) -> None:
+        """For the consumer."""
+        self.commits.append(error or next((part.error for part in parts if part.error is not None), None))
+
+
+class AtLeastOnce(Commits):
+    """Commits offsets once all that follows from them is written. ``answers``: of this consumer and this producer."""
 
     def __init__(
-        self, consumer: Consumer, producer: Producer, keeper: StateKeeper, interval: float, failed: list[KafkaError]
+        self, consumer: Consumer, producer: Producer, keeper: StateKeeper, interval: float, answers: Answers
     ) -> None:
         super().__init__(consumer, producer, keeper, interval)
-        self.failed = failed
+        self._answers = answers
+        self._pending: Begun | None = None
+        self._unheard = 0  # answers on their way that nobody waits for any more
+
+    @property
+    def pending(self) -> bool:
+        return self._pending is not None
 
     def commit(self, tasks: Sequence[Task], alive: Callable[[], None], every: bool = False) -> None:
-        """Commit what the tasks have taken in."""
-        tasks = [task for task in tasks if not task.replaying]
+        self._complete(alive)
+        self._pending = self._begun(tasks, every)
+        self.open = False
+        if every:
+            self._complete(alive)
+        else:
+            self.proceed()
+
+    def proceed(self) -> None:
+        self._raise_failed()
+        begun = self._pending
+        if begun is None:
+            return
+        if not begun.asked and self._answers.delivered >= begun.handed:
+            self._ask(begun)
+        while self._unheard and self._answers.commits:
+            self._answers.commits.popleft()
+            self._unheard -= 1
+        if begun.asked and self._answers.commits:
+            error = self._answers.commits.popleft()
+            if error is None:
+                self._done(begun)
+                return
+            _raise_unless_retriable(error, begun.until)
+            begun.asked = False
+        if time.monotonic() > begun.until:
+            raise Aborted(f"the brokers have not taken a commit within {PATIENCE:g} s")
+
+    def _ask(self, begun: Begun) -> None:
+        """Ask the brokers for a commit; the answer comes while messages are awaited."""
+        if not begun.offsets:
+            self._done(begun)
+            return
+        try:
+            self._consumer.commit(offsets=begun.offsets, asynchronous=True)
+            begun.asked = True
+        except KafkaException as problem:
+            _raise_unless_retriable(problem.args[0], begun.until)
+
+    def _complete(self, alive: Callable[[], None]) -> None:
+        """Wait for what is pending."""
+        begun = self._pending
+        if begun is None:
+            return
         while self._producer.flush(SLICE):
             alive()
-        if self.failed:
-            raise Aborted(self.failed[0].str())
-        written = self._versions(tasks, every)
-        offsets = self._offsets(tasks)
-        if offsets:
-            attempt(lambda: self._consumer.commit(offsets=offsets, asynchronous=False), alive)
-        self._settle(tasks, written)
+        self._raise_failed()
+        if begun.offsets:
+            attempt(lambda: self._consumer.commit(offsets=begun.offsets, asynchronous=False), alive)
+        self._unheard += begun.asked
+        self._done(begun)
+
+    def _done(self, begun: Begun) -> None:
+        self._pending = None
+        self._settle(begun)
+
+    def _raise_failed(self) -> None:
+        if self._answers.failed:
+            raise Aborted(self._answers.failed[0].str())
 
     def abort(self, alive: Callable[[], None]) -> None:
         """Nothing can be taken back; what was written comes again, under the same keys."""
         while self._producer.flush(SLICE):
             alive()
-        self.failed.clear()
-        self.open = False
+        self._answers.failed.clear()
+        if self._pending is not None:
+            self._unheard += self._pending.asked
+        self.open, self._pending = False, None

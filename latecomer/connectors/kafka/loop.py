@@ -29,7 +29,18 @@ from confluent_kafka.admin import AdminClient
 
 from latecomer.connectors.kafka.advice import partitioning
 from latecomer.connectors.kafka.clients import consumer_properties, producer_properties, registry_client
-from latecomer.connectors.kafka.commit import Aborted, AtLeastOnce, ExactlyOnce, Fenced, Outbox, Rejoin, Stale, attempt
+from latecomer.connectors.kafka.commit import (
+    Aborted,
+    Answers,
+    AtLeastOnce,
+    Commits,
+    ExactlyOnce,
+    Fenced,
+    Outbox,
+    Rejoin,
+    Stale,
+    attempt,
+)
 from latecomer.connectors.kafka.decode import Decoder
 from latecomer.connectors.kafka.encode import Encoder
 from latecomer.connectors.kafka.formats import RegistryUnavailable
@@ -49,6 +60,13 @@ log = logging.getLogger("latecomer.kafka.loop")
 
 #: Seconds without messages after which the loop looks whether it shall stop.
 QUIET = 0.1
+#: Seconds after which it looks for what brokers say to a pending commit, when no messages come.
+SOON = 0.01
+#: How long the loop gathers more messages after the first one: in seconds at least, and at most,
+LEAST, MOST = 0.0005, 0.005
+#: and between them this part of what the last turn took. Each turn costs something however few messages it has: on a
+#: busy machine turns are longer and fewer, and none is waited for that is worth less than the wait.
+GATHER = 0.5
 #: The topic no longer has, or never had, what should be read.
 _HOPELESS = (
     KafkaError._AUTO_OFFSET_RESET,
@@ -109,26 +127,22 @@ class Member:
         encoder, keeper = Encoder(pipeline, registry), StateKeeper(pipeline)
         self._keeper = keeper
         config, self._eager = consumer_properties(pipeline, several(pipeline))
-        self._consumer = Consumer(config)
+        answers = Answers()
+        self._consumer = Consumer({**config, "on_commit": answers.on_commit})
         self._opener = Opener(pipeline, inputs, decoders, encoder, keeper, self._consumer, watch.beat)
         self._exact = pipeline.guarantee == "exactly-once"
-        self.commits: ExactlyOnce | AtLeastOnce
+        self.commits: Commits
         if self._exact:
             self._producer = Producer(producer_properties(pipeline, f"{pipeline.group}-{instance}"))
             self.commits = ExactlyOnce(self._consumer, self._producer, keeper, pipeline.state.interval)
         else:
-            failed: list[KafkaError] = []
-
-            def note(error: KafkaError | None, _: Any) -> None:
-                if error is not None:
-                    failed.append(error)
-
-            self._producer = Producer(producer_properties(pipeline, None, on_delivery=note))
-            self.commits = AtLeastOnce(self._consumer, self._producer, keeper, pipeline.state.interval, failed)
-        self._outbox = Outbox(self._producer, encoder, self.commits.begin)
+            self._producer = Producer(producer_properties(pipeline, None, on_delivery=answers.on_delivery))
+            self.commits = AtLeastOnce(self._consumer, self._producer, keeper, pipeline.state.interval, answers)
+        self._outbox = Outbox(self._producer, encoder, self.commits)
         stream = pipeline.stream
         self._timed = stream.idle_timeout is not None or stream.max_ahead is not None
-        self._linger = min(0.005, pipeline.transaction / 10) if self._exact else 0.001
+        self._took = 0.0  # seconds of the last turn in which messages came
+        self._counted = 0  # commits
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -160,23 +174,29 @@ class Member:
             self._show()
 
     def _turn(self) -> None:
+        began = None
         if self._outbox:
             self._pause()
             # For the group's sake; a partition that comes just now may give a message although all are paused.
             self._give(self._consumer.consume(1, 0))
         else:
             self._resume()
-            self._take_in()
-        if self._outbox.pump():
+            began = self._take_in()
+        written = self._outbox.pump()
+        if began is not None:
+            self._took = time.monotonic() - began
+        if written:
             self._tell_time()
         self._producer.poll(0)
+        self.commits.proceed()
         now = time.monotonic()
         taken = sum(task.taken for task in self.tasks.values())
         full = taken >= self.pipeline.limits.max_in_flight
-        due = full or now - self._committed_at >= self.pipeline.transaction
+        due = full or (now - self._committed_at >= self.pipeline.transaction and not self.commits.pending)
         if due and not self._outbox and (taken or self.commits.open):
             self._committed_at = now
-            self._commit()
+            self.commits.commit(list(self.tasks.values()), self.watch.beat)
+        self._count_commits()
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """Do a step; go back to what is committed when it cannot be completed."""
@@ -213,17 +233,22 @@ class Member:
 
     # --- messages ----------------------------------------------------------------------------------------------------
 
-    def _take_in(self) -> None:
-        """Wait for messages and give them to their tasks."""
-        wait = QUIET
-        if self.commits.open or any(task.taken for task in self.tasks.values()):
-            wait = max(min(QUIET, self._committed_at + self.pipeline.transaction - time.monotonic()), 0)
+    def _take_in(self) -> float | None:
+        """Wait for messages and give them to their tasks; returns when the work on them began, None without any."""
+        wait, due = QUIET, self._committed_at + self.pipeline.transaction
+        if self.commits.pending:
+            wait = SOON
+        elif self.commits.open or any(task.taken for task in self.tasks.values()):
+            wait = max(min(QUIET, due - time.monotonic()), 0)
         messages: list[Any] = self._consumer.consume(1, wait)
         if not messages:
-            return
+            return None
         if self.pipeline.limits.batch > 1:
-            messages += self._consumer.consume(self.pipeline.limits.batch - 1, self._linger)
+            gather = max(min(self._took * GATHER, MOST), LEAST, self.commits.quiet_until - time.monotonic())
+            messages += self._consumer.consume(self.pipeline.limits.batch - 1, gather)
+        began = time.monotonic()
         self._give(messages)
+        return began
 
     def _give(self, messages: Sequence[Any]) -> None:
         """Give messages to their tasks."""
@@ -258,17 +283,19 @@ class Member:
 
     # --- commits -----------------------------------------------------------------------------------------------------
 
-    def _commit(self, every: bool = False) -> None:
-        self.commits.commit(list(self.tasks.values()), self.watch.beat, every)
-        self._total.commits += 1
-        self._failures = 0
+    def _count_commits(self) -> None:
+        if self.commits.done > self._counted:
+            self._total.commits += self.commits.done - self._counted
+            self._counted = self.commits.done
+            self._failures = 0
 
     def _commit_all(self) -> None:
         """Write all that waits and commit it, with versions of all states: for whoever goes on."""
         while not self._outbox.pump():
             self.watch.beat()
         if any(task.taken for task in self.tasks.values()) or self.commits.open:
-            self._commit(every=True)
+            self.commits.commit(list(self.tasks.values()), self.watch.beat, every=True)
+            self._count_commits()
 
     # --- partitions come and go --------------------------------------------------------------------------------------
 

@@ -1,0 +1,161 @@
+"""Commits at least once, without a broker: who asks for them goes on at once, and nothing is committed of which the
+brokers do not have everything."""
+
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError
+
+from latecomer.connectors.kafka.commit import Aborted, Answers, AtLeastOnce, Stale
+from latecomer.connectors.kafka.task import Mark
+
+RETRIABLE = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, "not yet", retriable=True)
+GONE = KafkaError(KafkaError.ILLEGAL_GENERATION, "moved")
+
+
+class Task:
+    """A task that writes one message for each that it takes in."""
+
+    name = "in-0"
+    replaying = False
+
+    def __init__(self):
+        self.position = self.taken = 0
+
+    def marks(self):
+        yield ("in", 0), self.position, Mark()
+
+
+class Brokers:
+    """Both clients: what was asked for, and answers when the test says so."""
+
+    def __init__(self, answers):
+        self.answers = answers
+        self.asked, self.committed, self.waiting = [], [], 0
+
+    def commit(self, offsets, asynchronous):
+        self.asked.append(offsets[0].offset)
+        if not asynchronous:
+            self.committed.append(offsets[0].offset)
+
+    def flush(self, seconds):
+        self.deliver(self.waiting)
+        return 0
+
+    def deliver(self, count, error=None):
+        for _ in range(count):
+            self.waiting -= 1
+            self.answers.on_delivery(error, None)
+
+    def answer(self, error=None):
+        if error is None:
+            self.committed.append(self.asked[-1])
+        self.answers.on_commit(error, [])
+
+
+@pytest.fixture
+def scene():
+    answers, task = Answers(), Task()
+    brokers = Brokers(answers)
+    commits = AtLeastOnce(brokers, brokers, SimpleNamespace(), 1.0, answers)
+
+    def take(count):
+        task.position += count
+        task.taken += count
+        commits.begin()
+        commits.handed += count
+        brokers.waiting += count
+
+    def begin(**more):
+        commits.commit([task], lambda: None, **more)
+
+    return SimpleNamespace(commits=commits, task=task, brokers=brokers, take=take, begin=begin)
+
+
+def test_a_commit_waits_for_all_that_was_written_before_it_and_for_nothing_else(scene):
+    scene.take(3)
+    scene.begin()
+    scene.take(2)  # the loop goes on
+    scene.brokers.deliver(2)
+    scene.commits.proceed()
+    assert scene.brokers.asked == [] and scene.commits.pending
+    scene.brokers.deliver(1)
+    scene.commits.proceed()
+    assert scene.brokers.asked == [3] and scene.commits.done == 0 and scene.task.taken == 5
+    scene.brokers.answer()
+    scene.commits.proceed()
+    assert scene.commits.done == 1 and scene.task.taken == 2 and not scene.commits.pending
+    assert scene.commits.open  # two more were written
+
+
+def test_the_next_commit_completes_a_pending_one_first(scene):
+    scene.take(3)
+    scene.begin()
+    scene.brokers.deliver(3)
+    scene.commits.proceed()
+    scene.take(4)
+    scene.begin(every=True)
+    assert scene.brokers.committed == [3, 7] and scene.task.taken == 0 and scene.commits.done == 2
+    scene.brokers.answer(GONE)  # of the first request, which nobody waits for any more
+    scene.take(1)
+    scene.begin()
+    scene.brokers.deliver(1)
+    scene.commits.proceed()
+    assert scene.commits.pending
+    scene.brokers.answer()
+    scene.commits.proceed()
+    assert scene.brokers.committed[-1] == 8 and scene.commits.done == 3
+
+
+def test_it_asks_again_where_that_helps(scene):
+    scene.take(1)
+    scene.begin()
+    scene.brokers.deliver(1)
+    for _ in range(3):
+        scene.commits.proceed()
+        scene.brokers.answer(RETRIABLE)
+        scene.commits.proceed()
+    scene.commits.proceed()
+    scene.brokers.answer()
+    scene.commits.proceed()
+    assert scene.brokers.asked == [1, 1, 1, 1] and scene.commits.done == 1
+
+
+def test_a_partition_that_moved_is_given_up(scene):
+    scene.take(1)
+    scene.begin()
+    scene.brokers.deliver(1)
+    scene.commits.proceed()
+    scene.brokers.answer(GONE)
+    with pytest.raises(Stale):
+        scene.commits.proceed()
+    scene.commits.abort(lambda: None)
+    assert not scene.commits.pending and scene.task.taken == 1
+
+
+def test_what_could_not_be_written_is_never_committed(scene):
+    scene.take(2)
+    scene.begin()
+    scene.brokers.deliver(1)
+    scene.brokers.deliver(1, KafkaError(KafkaError._MSG_TIMED_OUT))
+    with pytest.raises(Aborted):
+        scene.commits.proceed()
+    scene.commits.abort(lambda: None)
+    assert scene.brokers.asked == []
+    scene.take(1)
+    scene.begin()
+    scene.brokers.deliver(1)
+    scene.commits.proceed()
+    scene.brokers.answer()
+    scene.commits.proceed()
+    assert scene.commits.done == 1
+
+
+def test_brokers_that_never_answer(scene):
+    scene.take(1)
+    scene.begin()
+    scene.brokers.deliver(1)
+    scene.commits.proceed()
+    scene.commits._pending.until = 0.0
+    with pytest.raises(Aborted, match="not taken a commit"):
+        scene.commits.proceed()
