@@ -1,18 +1,37 @@
-"""One member of a pipeline, as a process of its own: ``python -m tests.kafka_member FILE PARENT [DIE]``.
+"""Members of a pipeline, each a process of its own, and the nursery that forks them.
 
-It dies with its parent. ``DIE`` (``step:n``) makes it kill itself, as if by SIGKILL, at the n-th time that a commit
-comes to this step.
+The nursery (``python -m tests.kafka_member PARENT``) has imported everything once, which takes longer than most members
+live. It is told what to do by lines of JSON, and answers each by one: ``["start", file, log, die]`` by the
+new member's process id, ``["ask", id]`` by its exit code, or null while it runs.
+
+Members die with the nursery, and this with its parent. ``die`` (``step:n``) makes a member kill itself, as if by
+SIGKILL, at the n-th time that a commit comes to this step; ``work:seconds`` after so much processor time since it
+opened its first partition, wherever it is then: time on the wall would say nothing on a busy machine.
 """
 
 import ctypes
+import json
 import logging
 import os
 import signal
 import sys
+import traceback
 
 from latecomer.connectors.kafka import commit, loop, shelf, task
 from latecomer.connectors.kafka.config import load
 from latecomer.connectors.kafka.operation.watch import Watch
+
+
+def die_after(seconds):
+    """Kill this process after so much processor time since it opened its first partition."""
+    original = loop.Member._open
+
+    def opened(member, parts):
+        original(member, parts)
+        if parts and not signal.getitimer(signal.ITIMER_PROF)[0]:
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # whose signal ends a process that does not catch it at once
+
+    loop.Member._open = opened
 
 
 def die_at(step, number):
@@ -66,19 +85,58 @@ class Fields(logging.Formatter):
         return f"{super().format(record)} {getattr(record, 'fields', '')}"
 
 
-def main(file, parent, die=""):
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    if os.getppid() != int(parent):
-        sys.exit(1)
+def run(file, die=""):
+    """Be a member until SIGTERM, or until ``die``."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(Fields("%(asctime)s %(name)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    if die:
-        step, _, number = die.partition(":")
+    step, _, number = die.partition(":")
+    if step == "work":
+        die_after(float(number))
+    elif step:
         die_at(step, int(number))
     watch = Watch()
     signal.signal(signal.SIGTERM, lambda *_: watch.stop())
     loop.run(load(file), watch)
+
+
+def die_with(parent):
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def start(file, log, die):
+    """Fork a member; returns its process id."""
+    nursery, pid = os.getpid(), os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        die_with(nursery)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 1)
+        os.dup2(1, 2)
+        run(file, die)
+        code = 0
+    except BaseException:  # noqa: BLE001 (it is told, and must not go on in the nursery's loop)
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def ask(pid):
+    """A member's exit code; None while it runs."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def main(parent):
+    die_with(int(parent))
+    for line in sys.stdin:
+        name, *given = json.loads(line)
+        sys.stdout.write(json.dumps({"start": start, "ask": ask}[name](*given)) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

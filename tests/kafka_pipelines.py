@@ -217,10 +217,7 @@ class Scenario:
             before = alive.get(change["match_id"])
             told[change["op"]] += 1
             if change["op"] == "insert":
-                places = [
-                    place for place, sent in enumerate(self.sent) if sent[2] and sent[2]["id"] in change["events"]
-                ]
-                assert before is None, f"inserted twice: {change}, of messages {places}"
+                assert before is None, f"inserted twice: {change}, of messages {self._places(change['events'])}"
                 alive[change["match_id"]] = tuple(change["events"])
             else:
                 assert before is not None, f"deleted, but not there: {change}"
@@ -239,6 +236,10 @@ class Scenario:
         assert len(set(places)) == len(places)
         assert all(("trace", b"\xff\0") in m.headers() for m in letters)
         return told
+
+    def _places(self, ids):
+        """Which of the messages that were sent have these ids."""
+        return [place for place, sent in enumerate(self.sent) if sent[2] and sent[2]["id"] in ids]
 
     def check_at_least_once(self):
         """Nothing missing, and what came twice changes nothing for a reader that goes by the keys."""
@@ -329,16 +330,60 @@ def assert_same(found, wanted):
     assert found == wanted, f"{len(found)} found, {len(wanted)} wanted, missing {missing}, surplus {surplus}"
 
 
+class Nursery:
+    """Starts processes of members; one for all tests."""
+
+    def __init__(self):
+        self._process = None
+
+    def __call__(self, *request):
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.kafka_member", str(os.getpid())],
+                cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+NURSERY = Nursery()
+
+
+class Forked:
+    """A process of the nursery, with what tests need of :class:`subprocess.Popen`."""
+
+    def __init__(self, file, log, die):
+        self.pid = NURSERY("start", str(file), str(log), die)
+        self.returncode = None
+
+    def poll(self):
+        if self.returncode is None:
+            self.returncode = NURSERY("ask", self.pid)
+        return self.returncode
+
+    def wait(self, seconds=60):
+        until = time.monotonic() + seconds
+        while self.poll() is None:
+            assert time.monotonic() < until, f"the process has not ended within {seconds} s"
+            time.sleep(0.01)
+        return self.returncode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
 class Member:
     """A process that runs the pipeline; it dies with its parent."""
 
     def __init__(self, scenario, *, die=""):
         self.log = scenario.folder / f"member-{uuid.uuid4().hex[:8]}.log"
-        self._out = self.log.open("wb")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.kafka_member", str(scenario.file), str(os.getpid()), die],
-            cwd=ROOT, stdout=self._out, stderr=self._out, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        self.log.touch()
+        self.process = Forked(scenario.file, self.log, die)
 
     def __enter__(self):
         return self
@@ -347,7 +392,6 @@ class Member:
         if self.running:
             self.process.kill()
         self.process.wait()
-        self._out.close()
 
     @property
     def running(self):

@@ -1,13 +1,17 @@
 """Commits at least once, without a broker: who asks for them goes on at once, and nothing is committed of which the
 brokers do not have everything."""
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from confluent_kafka import KafkaError
 
+from latecomer.connectors.kafka import commit
 from latecomer.connectors.kafka.commit import Aborted, Answers, AtLeastOnce, Stale
-from latecomer.connectors.kafka.task import Mark
+from latecomer.connectors.kafka.state import Saving
+from latecomer.connectors.kafka.task import Mark, MatchTask
 
 RETRIABLE = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, "not yet", retriable=True)
 GONE = KafkaError(KafkaError.ILLEGAL_GENERATION, "moved")
@@ -159,3 +163,33 @@ def test_brokers_that_never_answer(scene):
     scene.commits._pending.until = 0.0
     with pytest.raises(Aborted, match="not taken a commit"):
         scene.commits.proceed()
+
+
+class Large(MatchTask):
+    """A task whose state is so large that to tell a version what to write takes three seconds."""
+
+    def __init__(self, clock):
+        super().__init__("in-0", {}, None, None, {("in", 0): 0})
+        self.clock, self.begun = clock, []
+
+    def freeze(self, keeper):
+        self.begun.append(self.clock[0])
+        self.clock[0] += 3
+        done = Future()
+        done.set_result(None)
+        self.saving = Saving(f"life/{len(self.begun)}-a", done)
+
+
+def test_versions_of_a_large_state_take_a_tenth_of_the_time(monkeypatch):
+    clock, answers = [100.0], Answers()
+    monkeypatch.setattr(commit, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=None))
+    brokers, task = Brokers(answers), Large(clock)
+    commits = AtLeastOnce(brokers, brokers, SimpleNamespace(settle=lambda *_: None), 1.0, answers)
+    while clock[0] < 200:
+        task.taken += 1
+        commits.commit([task], lambda: None)
+        brokers.answer()
+        commits.proceed()
+        clock[0] += 0.5
+    gaps = np.diff(task.begun)
+    assert len(gaps) >= 2 and (gaps >= 30).all() and (gaps < 35).all()

@@ -7,6 +7,7 @@ import traceback
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 import latecomer as lc
 from latecomer.cli.app import app
 from latecomer.connectors.kafka.advice import partitioning
+from latecomer.connectors.kafka.clients import consumer_properties
 from latecomer.connectors.kafka.config import load, loads
 from latecomer.connectors.kafka.config_errors import PipelineError
 from latecomer.connectors.kafka.config_lines import read
@@ -700,3 +702,17 @@ def test_wrong_use(arguments, message, tmp_path, monkeypatch):
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2
     assert message in result.stderr and "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("own", "found"),
+    [
+        ("", 10_000),
+        ('[kafka.consumer]\n"session.timeout.ms" = 6000', "6000"),
+        ('[kafka.consumer]\n"group.protocol" = "consumer"', None),  # librdkafka would refuse it there
+    ],
+)
+def test_the_partitions_of_a_dead_process_do_not_stand_still_for_long(own, found):
+    config, _ = consumer_properties(loads(SMALL + own), several=False)
+    assert config.get("session.timeout.ms") == found
+    Consumer(config).close()

@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -73,20 +74,22 @@ def test_death_at_each_step_of_a_commit(kafka, tmp_path, die):
     run_to_the_end(scenario)
 
 
-def kill_at_random(scenario, kills):
-    rng = random.Random(kills)
-    with Feeding(scenario):
-        for _ in range(kills):
-            with Member(scenario) as member:
-                member.wait_for("opened", times=scenario.partitions)
-                time.sleep(rng.random() * 0.4)
-                member.kill()
-    told = run_to_the_end(scenario)
-    assert told["insert"] > 100
+def killed(scenario, seconds):
+    """Let a member run until it is killed, after so many seconds of work."""
+    with Member(scenario, die=f"work:{seconds:.3f}") as member:
+        assert member.process.wait() == -signal.SIGPROF, member.said()
 
 
 def test_killed_at_random(kafka, tmp_path):
-    kill_at_random(Scenario(kafka, tmp_path, partitions=2, top='instance = "one"'), KILLS)
+    scenario = Scenario(kafka, tmp_path, partitions=2, top='instance = "one"')
+    rng, committed = random.Random(KILLS), [0]
+    with Feeding(scenario):
+        for _ in range(KILLS):
+            killed(scenario, 0.02 + rng.random() * 0.3)
+            committed.append(scenario.committed()[0])
+    assert 2 * sum(b > a for a, b in pairwise(committed)) > KILLS  # most had come to commit something
+    told = run_to_the_end(scenario)
+    assert told["insert"] > 100
 
 
 def test_members_join_and_leave(kafka, tmp_path):
@@ -149,10 +152,7 @@ def test_at_least_once(kafka, tmp_path):
     rng = random.Random(3)
     with Feeding(scenario):
         for _ in range(3):
-            with Member(scenario) as member:
-                member.wait_for("opened", times=2)
-                time.sleep(0.2 + rng.random() * 0.3)
-                member.kill()
+            killed(scenario, 0.1 + rng.random() * 0.3)
     scenario.finish()
     with Member(scenario) as member:
         scenario.drain(members=[member])

@@ -12,6 +12,9 @@ log = logging.getLogger("latecomer.kafka.client")
 
 #: A transaction that a dead process leaves open holds readers back for so long (ms), unless the file says otherwise.
 TRANSACTION_TIMEOUT = 10_000
+#: The partitions of a dead process stand still for so long (ms), unless the file says otherwise. librdkafka tells the
+#: brokers that it is alive from a thread of its own, so no batch is too long for it.
+SESSION_TIMEOUT = 10_000
 
 
 def consumer_properties(pipeline: Pipeline, several: bool) -> tuple[dict[str, Any], bool]:
@@ -22,14 +25,15 @@ def consumer_properties(pipeline: Pipeline, several: bool) -> tuple[dict[str, An
     """
     config = pipeline.consumer_config()
     eager = False
+    usual: dict[str, Any] = {"fetch.queue.backoff.ms": 1, "logger": log}
     if config.get("group.protocol") == "consumer":
         if several:
             config["group.remote.assignor"] = "range"
     else:
+        usual["session.timeout.ms"] = SESSION_TIMEOUT  # in the other protocol it is the brokers' business
         # Of several topics equal numbers must come together, which only this strategy sees to.
         eager = several
         config["partition.assignment.strategy"] = "range" if several else "cooperative-sticky"
-    usual = {"fetch.queue.backoff.ms": 1, "logger": log}
     return {**usual, **config, "auto.offset.reset": "error"}, eager
 
 

@@ -50,6 +50,9 @@ PATIENCE = 120.0
 #: Seconds after a transaction in which nothing is written: brokers still put it away, would refuse the first message
 #: of the next one, and librdkafka asks again only after 20 ms.
 PAUSE = 0.005
+#: The next version of a state is begun no sooner than after so many times what it took to begin the last one: so that
+#: versions of large states take no more than this part of the loop's time.
+SPACING = 10
 
 _STALE = (KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID)
 
@@ -197,7 +200,7 @@ class Commits:
         self._producer = producer
         self._keeper = keeper
         self._interval = interval
-        self._versioned: dict[str, float] = {}
+        self._due: dict[str, float] = {}  # when a task's next version is due
         self.open = False  # something was written that no commit covers
         self.handed = 0  # messages that the producer has taken
         self.done = 0
@@ -247,8 +250,9 @@ class Commits:
 
     def _begin(self, task: MatchTask) -> None:
         """Begin to write a version."""
-        self._versioned[task.name] = time.monotonic()
+        began = time.monotonic()
         task.freeze(self._keeper)
+        self._due[task.name] = began + max(self._interval, SPACING * (time.monotonic() - began))
 
     def _begun(self, tasks: Sequence[Task], every: bool) -> Begun:
         """What a commit that begins now is to make valid (step 2)."""
@@ -270,8 +274,7 @@ class Commits:
         self.done += 1
         now = time.monotonic()
         for task, _ in begun.tasks:
-            due = now - self._versioned.get(task.name, 0.0) >= self._interval
-            if isinstance(task, MatchTask) and due and task.saving is None:
+            if isinstance(task, MatchTask) and now >= self._due.get(task.name, now) and task.saving is None:
                 self._begin(task)
 
 

@@ -93,7 +93,7 @@ class PipelineMetrics:
         yield dead
         lag = GaugeMetricFamily(
             "latecomer_kafka_lag_messages",
-            "Messages that are there and not yet committed",
+            "Messages that are there and not yet taken in",
             labels=["pipeline", "topic", "partition"],
         )
         for (topic, partition), count in figures.lag.items():

@@ -30,7 +30,7 @@ class Figures:
     """What the loop has done since the process began, and where it is.
 
     Attributes:
-        lag: for each (topic, partition) it has, how many messages are there and not yet committed.
+        lag: for each (topic, partition) it has, how many messages are there and not yet taken in.
         consumed, bytes: messages that came, and the size of their values.
         changes, late: rows that were written.
         dead: dead letters, by reason.
