@@ -127,23 +127,37 @@ def test_a_frozen_member_wakes_up_as_a_zombie(kafka, tmp_path):
     run_to_the_end(scenario)
 
 
-def test_the_broker_stops_and_starts(own_kafka, tmp_path):
-    scenario = Scenario(own_kafka, tmp_path, partitions=2)
-    scenario.send(1000)
-    with Member(scenario) as member:
-        member.wait_for("opened", times=2)
-        scenario.send(500)
+def test_the_broker_stops_dies_and_stalls(own_kafka, tmp_path):
+    """Under a pipeline of each guarantee. The stall is longer than the members' sessions and their transactions."""
+    once = Scenario(own_kafka, tmp_path, partitions=2)
+    least = Scenario(own_kafka, tmp_path, partitions=2, guarantee="at-least-once", seed=1)
+
+    def send(count):
+        once.send(count)
+        least.send(count)
+
+    send(800)
+    with Member(once) as one, Member(least) as other:
+        for member in (one, other):
+            member.wait_for("opened", times=2)
+        send(400)
         own_kafka.stop()
         time.sleep(0.5)
         own_kafka.start()
-        scenario.send(500)
+        send(400)
         own_kafka.kill()
         own_kafka.start()
-        scenario.send(500)
-        scenario.finish()
-        scenario.drain(members=[member])
-        member.stop()
-    scenario.check()
+        send(400)
+        own_kafka.pause()
+        time.sleep(3)
+        own_kafka.resume()
+        send(400)
+        for scenario, member in ((once, one), (least, other)):
+            scenario.finish()
+            scenario.drain(members=[member])
+            member.stop()
+    once.check()
+    least.check_at_least_once()
 
 
 def test_at_least_once(kafka, tmp_path):
