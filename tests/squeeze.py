@@ -12,7 +12,7 @@ import numpy as np
 
 from latecomer.runtime import engine, follow, lane, pattern, reading, road, rows, runtime, selection
 from latecomer.runtime.spill import Spilling
-from latecomer.storage import ids, log, store
+from latecomer.storage import ids, log, runs, store
 from latecomer.storage.pager import Pager
 from latecomer.storage.shelf import MemoryShelf
 from latecomer.units import Duration
@@ -65,7 +65,11 @@ def squeezed(kind, batch=0, wait=0):
             put(follow, "PIECE", 3)
             put(ids, "_SMALLEST", 2)
             put(log, "_FIRST_LOOK", 1)
-            put(store, "_TAIL", 1)
+            put(runs, "_TAIL", 1)
+            put(runs, "_AT_ONCE", 3)
+            put(store, "_STEP", 1)
+            put(store, "_RATE", 1)
+            put(store, "_LEAST", 1)
             put(lane, "_FIRST_PURGE", -1_000_000)  # purge by proof in each step
             put(store.CodeLayout, "for_reach", classmethod(lambda cls, reach: cls(2 if reach < 100 else 12)))
         if kind == "spilling":

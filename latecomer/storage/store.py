@@ -3,7 +3,8 @@
 A store is a sorted map from time slices to frames. A frame holds the store's events of one slice, log-structured: a few
 immutable *runs*, each sorted by a 64-bit code that packs the key's hash (high bits) and the time within the slice
 (low bits), so that "all events of this key from t1 to t2" is one binary search on each side. Each batch stages one
-small run; ``commit`` folds it in, merging runs so that sizes grow geometrically.
+small run; ``commit`` adds it to the others, and goes on with what long runs have to be done to (``runs.py``), by some
+events for each one that came: no batch waits for all of it.
 
 Delta joins need the state before and after a batch at once, hence the three views: OLD (committed), NEW (staged), ALL.
 
@@ -11,13 +12,12 @@ A frame may also have *saved* runs, which are on the shelf and, if they were ask
 fresh ones, so that they leave memory without being written again. A saved run is read when a probe comes into its slice
 with a key that its filter does not rule out.
 
-Invariants (``_check``): runs are sorted; a run's codes lie in its frame's slice; each committed fresh run is at least
-twice as long as the next one; saved ones are few; no frame is empty.
+Invariants (``_check``): those of the fresh runs; saved runs are sorted, and few; no frame is empty; the frames that
+have tasks are known.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -32,6 +32,7 @@ from latecomer.storage.columns import I64, some
 from latecomer.storage.filters import Filter
 from latecomer.storage.hashing import U64
 from latecomer.storage.pager import Outbox, Pager
+from latecomer.storage.runs import Run, Runs, merged
 from latecomer.storage.shelf import Slot
 
 Bools = npt.NDArray[np.bool_]
@@ -74,21 +75,6 @@ class CodeLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Events sorted by code: ``codes`` (n,) and ``refs`` (n,) into the event log."""
-
-    codes: U64
-    refs: I64
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    @property
-    def nbytes(self) -> int:
-        return self.codes.nbytes + self.refs.nbytes
-
-
-@dataclass(frozen=True, slots=True)
 class Staged:
     """A batch's new events of a store, by code within slice: what delta joins start from."""
 
@@ -118,14 +104,13 @@ class Hits:
         return self.run.refs[at], ts
 
 
-#: How much longer than the next run each run is: searching a run costs more than copying it a few times.
-_GROWTH = 8
+#: Events that tasks go on by for each event that is committed, for each commit at least, and together.
+_RATE, _LEAST, _STEP = 32, 64, 1 << 12
 _ENTRY = 16  # bytes of an event in a run
 _SAVED = 4  # saved runs of a frame beyond which small ones are written together
 _TRIAL = 4_096  # keys after which a store's filters must have ruled out
 _SELDOM = 64  # more than one in so many
 _AGAIN = 256  # runs without a filter before there is another trial
-_TAIL = 512  # events; runs up to this length are always merged: searching one more run costs more than copying it
 
 
 @dataclass(slots=True)
@@ -190,8 +175,8 @@ class Frame:
 
     __slots__ = ("new", "old", "saved", "touched")
 
-    def __init__(self) -> None:
-        self.old: list[Run] = []
+    def __init__(self, mask: int) -> None:
+        self.old = Runs(mask)
         self.new: Run | None = None
         self.saved: list[Saved] = []
         self.touched = 0
@@ -201,29 +186,15 @@ class Frame:
         new = [] if self.new is None else [self.new]
         if view is View.NEW:
             return new
-        old = self.old
+        old = self.old.all
         if self.saved:
             old = [s.run for s in self.saved if s.run is not None] + old
         return old if view is View.OLD else old + new
 
     def commit(self) -> None:
-        if self.new is None:
-            return
-        last = self.new
-        self.new = None
-        while self.old and len(self.old[-1]) < max(_GROWTH * len(last), _TAIL):
-            last = _merge(self.old.pop(), last)
-        self.old.append(last)
-
-    def keep(self, wanted: list[Bools]) -> None:
-        """Keep the fresh events that ``wanted`` marks, one array for each run."""
-        places = [mask.nonzero()[0] for mask in wanted]
-        runs = [Run(r.codes.take(at), r.refs.take(at)) for r, at in zip(self.old, places, strict=True)]
-        self.old = []
-        for run in runs:
-            if len(run):
-                self.new = run
-                self.commit()
+        if self.new is not None:
+            self.old.add(self.new)
+            self.new = None
 
     @property
     def whole(self) -> bool:
@@ -233,7 +204,7 @@ class Frame:
     @property
     def fresh(self) -> int:
         """Committed events that are in memory alone."""
-        return sum([len(run.codes) for run in self.old])
+        return len(self.old)
 
     def __len__(self) -> int:
         return sum(s.count for s in self.saved) + self.fresh + (0 if self.new is None else len(self.new))
@@ -253,7 +224,9 @@ class Store:
         self._pager = pager
         self.frames: SortedDict[int, Frame] = SortedDict()
         self.staged = _NOTHING
-        self._dirty: list[Frame] = []
+        self._dirty: list[int] = []
+        self._working: dict[int, Frame] = {}  # frames with tasks, by whose turn it is
+        self._due = 0  # events that the next one has to go on by
         self._purged = -(2**63)
         self._sizes = [0, 0]
         self._latest = [-(2**63), -(2**63)]
@@ -277,27 +250,50 @@ class Store:
         self._latest[1] = latest
 
     def _put(self, number: int, run: Run) -> None:
-        frame = self._frame(number)
-        frame.new = run
-        self._dirty.append(frame)
+        self._frame(number).new = run
+        self._dirty.append(number)
 
     def _frame(self, number: int) -> Frame:
         frame = self.frames.get(number)
         if frame is None:
-            frame = self.frames[number] = Frame()
+            frame = self.frames[number] = Frame(self.layout.mask)
         return frame
 
     def commit(self) -> None:
-        """Make the staged events part of the committed state."""
-        if not self._dirty:
+        """Make the staged events part of the committed state, and go on with tasks."""
+        came = self._sizes[1]
+        if self._dirty:
+            for number in self._dirty:
+                frame = self.frames[number]
+                frame.commit()
+                if frame.old.busy:
+                    self._working.setdefault(number, frame)
+            self._dirty = []
+            self._listed.clear()
+            self._sizes = [self._sizes[0] + came, 0]
+            self._latest = [max(self._latest), -(2**63)]
+            self.staged = _NOTHING
+        if self._working:
+            self._work(came)
+
+    def _work(self, came: int) -> None:
+        """So many events came: go on with the task of the frame whose turn it is."""
+        self._due += _RATE * came + _LEAST
+        if self._due < _STEP:
             return
-        for frame in self._dirty:
-            frame.commit()
-        self._dirty = []
+        number = next(iter(self._working))
+        frame = self._working.pop(number)
+        self._dropped(number, frame, frame.old.go_on(self._due))
+        self._due = 0
+
+    def _dropped(self, number: int, frame: Frame, gone: int) -> None:
+        """So many events are gone from a frame, and its runs are others."""
+        self._sizes[0] -= gone
         self._listed.clear()
-        self._sizes = [self._sizes[0] + self._sizes[1], 0]
-        self._latest = [max(self._latest), -(2**63)]
-        self.staged = _NOTHING
+        if frame.old.busy:
+            self._working[number] = frame
+        if not len(frame):
+            del self.frames[number]
 
     @property
     def in_memory(self) -> bool:
@@ -387,22 +383,20 @@ class Store:
         """
         bits = self.layout.bits
         while self.frames and (self.frames.peekitem(0)[0] + 1) << bits <= floor:
-            frame = self.frames.popitem(0)[1]
+            number, frame = self.frames.popitem(0)
+            self._working.pop(number, None)
             self._sizes[0] -= len(frame)
             self._listed.clear()
             self._free(frame.saved)
         if self.frames and floor - self._purged >= 1 << (bits - 2):
-            self._purged = floor
-            self._listed.clear()
             number, frame = self.frames.peekitem(0)
-            if number << bits < floor:
-                before = len(frame)
-                offset = np.uint64(floor - (number << bits))
-                mask = np.uint64(self.layout.mask)
-                frame.keep([(r.codes & mask) >= offset for r in frame.old])
-                self._sizes[0] -= before - len(frame)
-                if not len(frame):
-                    del self.frames[number]
+            begin, purged = number << bits, frame.old.purged
+            if floor <= begin:
+                self._purged = floor
+            elif purged is not None:
+                self._purged = max(self._purged, begin + purged)  # what was begun a while ago is done
+                if floor - self._purged >= 1 << (bits - 2):
+                    self._dropped(number, frame, frame.old.purge(floor - begin))
 
     def _free(self, saved: list[Saved]) -> None:
         if saved:
@@ -431,20 +425,24 @@ class Store:
         """
         gone: list[I64] = [_NOTHING.refs]
         for number, frame in list(self.frames.items()):
-            masks = [np.isin(run.refs, wanted, assume_unique=True) for run in frame.runs(View.OLD)]
-            lost = [run.refs[~mask] for run, mask in zip(frame.runs(View.OLD), masks, strict=True) if not mask.all()]
+            runs = frame.runs(View.OLD)
+            masks = [np.isin(run.refs, wanted, assume_unique=True) for run in runs]
+            lost = [run.refs[~mask] for run, mask in zip(runs, masks, strict=True) if not mask.all()]
             if lost:
                 gone += lost
-                frame.old = frame.runs(View.OLD)
                 self._free(frame.saved)
                 frame.saved = []
-                frame.keep(masks)
-                if not len(frame):
-                    del self.frames[number]
-        dropped = np.concatenate(gone)
+                self._renew(number, frame, [Run(r.codes[own], r.refs[own]) for r, own in zip(runs, masks, strict=True)])
+                self._dropped(number, frame, sum(map(len, lost)))
+        return np.concatenate(gone)
+
+    def _renew(self, number: int, frame: Frame, runs: Iterable[Run]) -> None:
+        """Let a frame have these fresh runs, and no other tasks than they give."""
+        frame.old = Runs(self.layout.mask, runs)
         self._listed.clear()
-        self._sizes[0] -= len(dropped)
-        return dropped
+        self._working.pop(number, None)
+        if frame.old.busy:
+            self._working[number] = frame
 
     # --- on the shelf ------------------------------------------------------------------------------------------------
 
@@ -471,27 +469,27 @@ class Store:
     def save(self, number: int, outbox: Outbox) -> None:
         """Write what is fresh in a frame; it stays in memory, as a saved run. Small saved runs are written with it."""
         frame = self.frames.get(number)
-        if frame is None or not frame.old:
+        if frame is None or not frame.fresh:
             return
         assert self._pager is not None
-        run = frame.old[0]
-        for other in frame.old[1:]:
-            run = _merge(run, other)
+        run, *others = frame.old.all
+        for other in others:
+            run = merged(run, other)
         kept = list(frame.saved)
-        merged: list[Saved] = []
+        taken: list[Saved] = []
         while len(frame.saved) >= _SAVED and kept and kept[-1].count < 2 * len(run):
             last = kept.pop()
-            run = _merge(last.load(self._pager), run)
-            merged.append(last)
+            run = merged(last.load(self._pager), run)
+            taken.append(last)
         keys = Filter.of(self.layout.keys(run.codes)) if self._worth.wanted() else Filter.of_any()
         slots: list[Slot] = []
         outbox.add([run.codes, run.refs], slots.append)
         outbox.add(keys.words, slots.append)
 
         def done() -> None:
-            frame.saved, frame.old = [*kept, Saved((slots[0], slots[1]), len(run), keys, run)], []
-            self._listed.clear()
-            self._free(merged)
+            frame.saved = [*kept, Saved((slots[0], slots[1]), len(run), keys, run)]
+            self._renew(number, frame, ())
+            self._free(taken)
 
         outbox.after(done)
 
@@ -513,8 +511,7 @@ class Store:
         """Bytes in memory. O(frames): a runtime with a budget asks often."""
         total = _ENTRY * self._sizes[1]
         for frame in self.frames.values():
-            for run in frame.old:
-                total += _ENTRY * len(run.codes)
+            total += frame.old.nbytes
             for saved in frame.saved:
                 if saved.run is not None:
                     total += _ENTRY * saved.count
@@ -524,7 +521,7 @@ class Store:
 
     def dump(self) -> dict[str, Any]:
         """What is fresh, and what saved runs there are, as plain data."""
-        frames = {n: [(r.codes, r.refs) for r in f.old] for n, f in self.frames.items() if f.old}
+        frames = {n: [(r.codes, r.refs) for r in f.old.all] for n, f in self.frames.items() if f.fresh}
         saved = {n: [[s.slots, s.count] for s in f.saved] for n, f in self.frames.items() if f.saved}
         return {
             "frames": list(frames.items()),
@@ -535,7 +532,7 @@ class Store:
 
     def load(self, state: dict[str, Any]) -> None:
         for number, runs in state["frames"]:
-            self._frame(number).old = [Run(codes, refs) for codes, refs in runs]
+            self._renew(number, self._frame(number), [Run(codes, refs) for codes, refs in runs])
         for number, saved in state["saved"]:
             self.away_until = max(self.away_until, ((number + 1) << self.layout.bits) - 1)
             self._frame(number).saved = [Saved((tuple(run), tuple(keys)), count) for (run, keys), count in saved]
@@ -549,22 +546,16 @@ class Store:
         total = 0
         for number, frame in self.frames.items():
             assert len(frame), f"frame {number} is empty"
-            for run in frame.runs(View.ALL):
-                assert (run.codes[1:] >= run.codes[:-1]).all(), f"frame {number}: run not sorted"
-                assert len(run.codes) == len(run.refs)
-            sizes = list(map(len, frame.old))
-            assert all(a >= 2 * b for a, b in itertools.pairwise(sizes)), f"frame {number}: run sizes {sizes}"
+            frame.old._check()
+            assert frame.old.busy == (number in self._working), f"frame {number}: {self._working}"
             saved = [s.count for s in frame.saved]
             assert len(saved) <= _SAVED + max(saved, default=0).bit_length(), f"frame {number}: saved {saved}"
             total += sum(saved) + frame.fresh
             for kept in frame.saved:
                 assert kept.run is None or len(kept.run) == kept.count, f"frame {number}: {kept}"
+                assert kept.run is None or (kept.run.codes[1:] >= kept.run.codes[:-1]).all(), f"frame {number}: {kept}"
+        assert set(self._working) <= set(self.frames)
         assert total == self._sizes[0], f"{total} events committed, {self._sizes[0]} counted"
-
-
-def _merge(a: Run, b: Run) -> Run:
-    """Two runs as one; of equal codes those of ``a`` come first."""
-    return Run(*kernels.merge(a.codes, a.refs, b.codes, b.refs))
 
 
 _NOTHING = Staged(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64))

@@ -1,0 +1,212 @@
+"""Runs: events sorted by code, few runs of sizes that grow geometrically, so that looking in all of them is cheap.
+
+Runs that are short are merged as soon as another one comes behind them. Merging long ones would let a batch wait for
+far more events than it brought. So that becomes a *task*: it goes on by some events with each batch, its sources stay
+where they are, and what it has made takes their place once it is whole. Dropping events from a time on is a task too,
+with one source. Tasks are a stack: one that begins later is about shorter runs, behind those of the others, and comes
+first. What a task has made so far is nothing that anybody else needs to know: state is saved without it.
+
+Invariants (``_check``): runs are sorted; each run that no task has is at least twice as long as the next one; the
+sources of tasks are neighbours, those of each task behind those of the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from latecomer.storage import kernels
+from latecomer.storage.columns import I64
+from latecomer.storage.hashing import U64
+
+#: How much longer than the next run each run is: searching a run costs more than copying it a few times.
+_GROWTH = 8
+_TAIL = 512  # events; runs up to this length are always merged: searching one more run costs more than copying it
+_AT_ONCE = 1 << 13  # events; making a run of so many is no task
+_ENTRY = 16  # bytes of an event in a run
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Events sorted by code: ``codes`` (n,) and ``refs`` (n,) into the event log. What is earlier within its slice than
+    ``floor`` has been dropped, as far as it was there by then.
+    """
+
+    codes: U64
+    refs: I64
+    floor: int = 0
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.refs.nbytes
+
+
+class _Task:
+    """Makes one run of the ``sources``, one or two runs from the ``at``-th on, without what is before ``floor``."""
+
+    __slots__ = ("_done", "_mask", "at", "codes", "end", "floor", "made", "refs", "sources")
+
+    def __init__(self, at: int, sources: Sequence[Run], floor: int, mask: int) -> None:
+        self.at, self.sources, self.floor, self._mask = at, sources, floor, mask
+        self.end = at + len(sources)  # the first run behind them
+        n = sum(map(len, sources))
+        self.codes, self.refs = np.empty(n, np.uint64), np.empty(n, np.int64)
+        self.made = 0  # events that are there
+        self._done = [0, 0]  # events of each source that it has seen
+
+    def go_on(self, most: int) -> bool:
+        """Take up to ``most`` events of each source; whether all is there."""
+        pieces = [self._piece(which, most) for which in range(len(self.sources))]
+        if len(pieces) == 2 and len(pieces[0]) and len(pieces[1]):
+            first, second = pieces
+            # Up to a code behind which nothing before it can follow; of equal codes those of the first come first.
+            if first.codes[-1] <= second.codes[-1]:
+                pieces[1] = _head(second, int(second.codes.searchsorted(first.codes[-1])))
+            else:
+                pieces[0] = _head(first, int(first.codes.searchsorted(second.codes[-1], "right")))
+        for which, piece in enumerate(pieces):
+            self._done[which] += len(piece)
+        self._put(merged(*pieces) if len(pieces) == 2 else pieces[0])
+        return all(seen == len(source) for seen, source in zip(self._done, self.sources, strict=False))
+
+    def _piece(self, which: int, most: int) -> Run:
+        source, begin = self.sources[which], self._done[which]
+        return Run(source.codes[begin : begin + most], source.refs[begin : begin + most])
+
+    def _put(self, piece: Run) -> None:
+        codes, refs = piece.codes, piece.refs
+        if self.floor:
+            at = ((codes & np.uint64(self._mask)) >= np.uint64(self.floor)).nonzero()[0]
+            codes, refs = codes.take(at), refs.take(at)
+        end = self.made + len(codes)
+        self.codes[self.made : end] = codes
+        self.refs[self.made : end] = refs
+        self.made = end
+
+    def result(self) -> Run:
+        floor = max(self.floor, min(source.floor for source in self.sources))
+        return Run(self.codes[: self.made], self.refs[: self.made], floor)
+
+
+class Runs:
+    """The runs of one slice; ``mask``: the bits of a code that hold the time within it.
+
+    >>> runs = Runs(7)
+    >>> for codes in ([8, 17], [9]):
+    ...     runs.add(Run(np.array(codes, np.uint64), np.array(codes)))
+    >>> [run.codes.tolist() for run in runs.all]
+    [[8, 9, 17]]
+    """
+
+    __slots__ = ("_floor", "_mask", "_tasks", "all")
+
+    def __init__(self, mask: int, given: Iterable[Run] = ()) -> None:
+        self.all: list[Run] = []
+        self._mask = mask
+        self._tasks: list[_Task] = []
+        self._floor = 0
+        for run in given:
+            if len(run):
+                self.add(run)
+
+    def __len__(self) -> int:
+        return sum([len(run.codes) for run in self.all])
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is a task."""
+        return bool(self._tasks)
+
+    def add(self, run: Run) -> None:
+        """Take in the newest run. Amortised O(log n) per event, in tasks and here."""
+        self.all.append(replace(run, floor=self._floor) if self._floor else run)
+        self._fold(whole=False)
+
+    def purge(self, floor: int) -> int:
+        """Drop what is before ``floor`` within the slice, some of it in tasks; returns how many events are gone. While
+        that goes on another floor changes nothing.
+        """
+        if self.purged is None:
+            return 0
+        self._floor = floor
+        return self._sweep()
+
+    @property
+    def purged(self) -> int | None:
+        """The floor below which all has been dropped; None while that goes on."""
+        return self._floor if all(run.floor >= self._floor for run in self.all) else None
+
+    def go_on(self, most: int) -> int:
+        """Go on with a task, by about ``most`` events; returns how many are gone by that."""
+        if not self._tasks[-1].go_on(most):
+            return 0
+        gone = self._end()
+        self._fold(whole=True)
+        return gone + self._sweep()
+
+    def _end(self) -> int:
+        """What the last task has made takes the place of its sources."""
+        task = self._tasks.pop()
+        run = task.result()
+        self.all[task.at : task.end] = [run] if len(run) else []
+        return len(task.codes) - len(run)
+
+    def _fold(self, whole: bool) -> None:
+        """Merge runs whose next one is too long for them, the shortest first; ``whole``: not only the last ones."""
+        first = self._tasks[-1].end if self._tasks else 0
+        for at in range(len(self.all) - 2, first - 1, -1):
+            one, other = self.all[at], self.all[at + 1]
+            if len(one) < max(_GROWTH * len(other), _TAIL):
+                if len(one) + len(other) > _AT_ONCE:
+                    self._tasks.append(_Task(at, (one, other), self._floor, self._mask))
+                    return
+                self.all[at : at + 2] = [merged(one, other)]
+            elif not whole:
+                return
+
+    def _sweep(self) -> int:
+        """Drop what is before the floor, where no other task is; returns how many events are gone."""
+        gone = 0
+        while not self._tasks and (at := self._unswept()) is not None:
+            task = _Task(at, (self.all[at],), self._floor, self._mask)
+            self._tasks.append(task)
+            if len(task.codes) <= _AT_ONCE:
+                task.go_on(_AT_ONCE)
+                gone += self._end()
+                self._fold(whole=True)
+        return gone
+
+    def _unswept(self) -> int | None:
+        """The shortest run that may hold something before the floor."""
+        return next((at for at in range(len(self.all) - 1, -1, -1) if self.all[at].floor < self._floor), None)
+
+    @property
+    def nbytes(self) -> int:
+        return _ENTRY * (len(self) + sum([task.made for task in self._tasks]))
+
+    def _check(self) -> None:
+        for run in self.all:
+            assert len(run), "empty run"
+            assert len(run.codes) == len(run.refs)
+            assert (run.codes[1:] >= run.codes[:-1]).all(), "run not sorted"
+        ends = [0, *(task.end for task in self._tasks)]
+        assert all(end <= task.at for end, task in zip(ends, self._tasks, strict=False)), "tasks share a run"
+        assert all(tuple(self.all[t.at : t.end]) == tuple(t.sources) for t in self._tasks), "a task's runs have changed"
+        sizes = list(map(len, self.all[ends[-1] :]))
+        assert all(a >= 2 * b for a, b in pairwise(sizes)), f"run sizes {sizes}"
+
+
+def merged(one: Run, other: Run) -> Run:
+    """Two runs as one; of equal codes those of ``one`` come first."""
+    codes, refs = kernels.merge(one.codes, one.refs, other.codes, other.refs)
+    return Run(codes, refs, min(one.floor, other.floor))
+
+
+def _head(run: Run, n: int) -> Run:
+    return Run(run.codes[:n], run.refs[:n])
