@@ -221,7 +221,7 @@ def test_both_roads_lead_to_the_same(seed, text, colliding, piece, nulls, sparse
 
 def events_of(store):
     """References, times and hashes of a store's events."""
-    found = [(n, r) for n, f in store.frames.items() for r in f.old]
+    found = [(n, r) for n, f in store.frames.items() for r in f.old.all]
     keys, refs = store.events()
     ts = [(r.codes & np.uint64(LAYOUT.mask)).view(np.int64) + (n << LAYOUT.bits) for n, r in found]
     return refs, np.concatenate([np.zeros(0, np.int64), *ts]), keys

@@ -105,7 +105,7 @@ class Hits:
 
 
 #: Events that tasks go on by for each event that is committed, for each commit at least, and together.
-_RATE, _LEAST, _STEP = 32, 64, 1 << 12
+_RATE, _LEAST, _STEP = 64, 64, 1 << 12
 _ENTRY = 16  # bytes of an event in a run
 _SAVED = 4  # saved runs of a frame beyond which small ones are written together
 _TRIAL = 4_096  # keys after which a store's filters must have ruled out
