@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 
-from latecomer.runtime import engine, follow, lane, pattern, reading, road, rows, runtime, selection
+from latecomer.runtime import engine, follow, lane, pattern, reading, road, rows, runtime, selection, share
 from latecomer.runtime.spill import Spilling
 from latecomer.storage import ids, log, runs, store
 from latecomer.storage.pager import Pager
@@ -77,6 +77,7 @@ def squeezed(kind, batch=0, wait=0):
         if kind in ("colliding", "spilling"):
             put(selection, "hash_column", constant)
             put(selection, "combine", constant)
+            put(share, "hash_column", constant)  # as what is read in one pass
             put(pattern, "hash_columns", constant)
             put(road, "HASHED", 0)
             identify = engine.Engine._id_hashes

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from latecomer.query.plan import Plan
 from latecomer.runtime.batches import Batch
 from latecomer.storage.columns import I64
-from latecomer.storage.hashing import hash_columns, mix
+from latecomer.storage.hashing import U64, combine, hash_column, mix
 from latecomer.storage.store import Bools
 
 
@@ -30,11 +31,17 @@ class Share:
 
     def mask(self, batch: Batch, rows: I64) -> Bools:
         """Which of ``rows`` belong to this share."""
-        hashes = hash_columns([batch.columns[name] for name in self.key])
+        hashes = reduce(combine, [self._hash(batch, name) for name in self.key])
         if len(rows) < len(batch):
-            hashes = hashes[rows]
+            hashes = hashes.take(rows)
         # Stores sort by the hash itself, so another mixture of it decides here.
-        return mix(hashes) % np.uint64(self.of) == np.uint64(self.number)  # type: ignore[no-any-return]
+        mixed = mix(hashes)
+        part = mixed & np.uint64(self.of - 1) if self.of & (self.of - 1) == 0 else mixed % np.uint64(self.of)
+        return part == np.uint64(self.number)  # type: ignore[no-any-return]
+
+    def _hash(self, batch: Batch, name: str) -> U64:
+        known = None if batch.reading is None else batch.reading.hashes.get(name)
+        return hash_column(batch.columns[name]) if known is None else known
 
 
 def common_key(plans: Sequence[Plan]) -> tuple[str, ...]:

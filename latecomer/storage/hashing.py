@@ -29,7 +29,12 @@ _GOLDEN = np.uint64(_GOLDEN_INT)
 _WORD = 2**64 - 1
 _NULL = np.uint64(0xA0761D6478BD642F)
 
-mix = kernels.mix
+
+def mix(x: U64) -> U64:
+    """Scramble 64-bit words, one to one."""
+    return kernels.scramble(x - _GOLDEN, 0)
+
+
 combine = kernels.combine
 
 
