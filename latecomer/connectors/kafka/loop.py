@@ -293,7 +293,7 @@ class Member:
         """Write all that waits and commit it, with versions of all states: for whoever goes on."""
         while not self._outbox.pump():
             self.watch.beat()
-        if any(task.taken for task in self.tasks.values()) or self.commits.open:
+        if any(task.taken for task in self.tasks.values()) or self.commits.open or self.commits.pending:
             self.commits.commit(list(self.tasks.values()), self.watch.beat, every=True)
             self._count_commits()
 
