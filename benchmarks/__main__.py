@@ -17,7 +17,8 @@ but those that fetch other systems: ``peers``, ``kafka`` and ``spark``.
 * ``peers-W1-10`` and others: beside Flink CEP, Esper, DuckDB, Polars and plain Python (needs a JDK)
 * ``kafka-speed``: pipelines from topic to topic, against programs that only read (needs Java)
 * ``kafka-latency``: from a message to the change that it causes, at 50,000 messages a second (needs Java)
-* ``spark``: the sink against an empty job and against stream-stream joins (needs Java)
+* ``spark-large``, ``spark-small``, ``spark-joins``: the sink against an empty job, in small micro-batches, and against
+  stream-stream joins (needs Java)
 * ``spark-cores``: what one core makes of the steps of a micro-batch, without Spark
 """
 
@@ -73,7 +74,7 @@ PARTS: dict[str, Callable[..., harness.Report]] = {
     **{f"peers-{name}-{late}": partial(peers.run, name, late / 100) for name, late in PEERS},
     "kafka-speed": kafka.run,
     "kafka-latency": kafka_latency.run,
-    "spark": spark.run,
+    **{f"spark-{part}": partial(spark.run, part) for part in spark.PARTS},
     "spark-cores": spark_cores.run,
 }
 #: What runs only when it is named: it fetches the engines that it compares with.

@@ -1,11 +1,12 @@
 """``PatternSink`` in Spark: against an empty shuffle of the same rows, and against what one can write in Spark itself.
 
-Rule: all roads read the same Parquet files in one session, in turns, and those that find patterns must find the same
-ones. Figures are rows per second of wall time and, as other work on the machine disturbs these least, of processor time
-of the whole process tree (driver, JVM, Python workers).
+Rule: all roads have the same events, and those that find patterns must find the same ones. Figures are rows per second
+of wall time and, as other work on the machine disturbs these least, of processor time of the whole process tree
+(driver, JVM, Python workers). Matches are kept as they come, and compared when no clock runs.
 
 * ``large``: micro-batches of a million rows, few matches: the sink beside ``repartition + mapInArrow`` of nothing.
-* ``small``: micro-batches of a thousand rows with a million events of state.
+* ``small``: micro-batches of a thousand rows with a million events of state, beside the same two rounds of Python tasks
+  and their shuffle with tasks that do nothing: what Spark itself takes.
 * ``joins``: ``SEQ(A, B, C)`` as two stream-stream self joins with watermarks, and by hand in
   ``applyInPandasWithState``.
 """
@@ -21,16 +22,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 import latecomer as lc
 from benchmarks.harness import Disqualified, Report, table
+from benchmarks.limit import IntArray
+from benchmarks.shapes import W1
 from benchmarks.workloads import STREAM, keyed
 from latecomer.connectors.spark import PatternSink
+from latecomer.connectors.spark_cells import CELL_SCHEMA, make_cells
 
 WINDOW_S, DELAY_S = 10, 5
-THREE = f"PATTERN SEQ(A a, B b, C c) WHERE [key] WITHIN {WINDOW_S} s"
 FEW_MATCHES = f"PATTERN SEQ(A a, !B b, C c) WHERE [key] AND c.price > a.price + 480 WITHIN {WINDOW_S} s"
 COLUMNS = "id long, kind string, key long, ts long, place string, price double"
 
@@ -56,16 +60,29 @@ class Stopwatch:
         self.cpu = _tree_seconds() - self._cpu
 
 
-class Warm:
-    """Measures from the end of the first micro-batch on, so that neither the start of a query nor the compiling of its
-    plan is in the figures; to be called after each micro-batch."""
+class Kept:
+    """Keeps the matches of a streaming query, ids in rows, and measures from the end of its first micro-batch on, so
+    that neither the start of a query nor the compiling of its plan is in the figures."""
 
     def __init__(self) -> None:
-        self.watch: Stopwatch | None = None
+        self.ids: list[IntArray] = []
+        self._watch: Stopwatch | None = None
 
-    def __call__(self) -> None:
-        if self.watch is None:
-            self.watch = Stopwatch().__enter__()
+    def __call__(self, ids: IntArray) -> None:
+        """A micro-batch has given these."""
+        self.ids.append(ids)
+        if self._watch is None:
+            self._watch = Stopwatch().__enter__()
+
+    def stop(self) -> Stopwatch:
+        """The query has ended."""
+        assert self._watch is not None
+        self._watch.__exit__()
+        return self._watch
+
+    def matches(self) -> IntArray:
+        """All of them, sorted."""
+        return np.unique(np.concatenate(self.ids), axis=0)
 
 
 def _tree_seconds() -> float:
@@ -106,13 +123,12 @@ def session() -> Any:
     return builder.getOrCreate()
 
 
-def run(repeats: int, *, quick: bool = False) -> Report:
-    """All three parts, as tables."""
-    report = Report("spark", {"window_s": WINDOW_S, "max_delay_s": DELAY_S, "quick": quick, "repeats": repeats})
+def run(part: str, repeats: int, *, quick: bool = False) -> Report:
+    """One of :data:`PARTS`; raises Disqualified where two roads find different matches."""
+    report = Report(f"spark-{part}", {"window_s": WINDOW_S, "max_delay_s": DELAY_S, "quick": quick, "repeats": repeats})
     spark = session()
     with tempfile.TemporaryDirectory() as folder:
-        for part in (large, small, joins):
-            part(spark, Path(folder) / part.__name__, report, repeats, quick)
+        PARTS[part](spark, Path(folder), report, repeats, quick)
     spark.stop()
     return report
 
@@ -149,7 +165,7 @@ def large(spark: Any, folder: Path, report: Report, repeats: int, quick: bool) -
 
 
 def small(spark: Any, folder: Path, report: Report, repeats: int, quick: bool) -> None:
-    """Micro-batches of 1,000 rows with much state: seconds per batch."""
+    """Micro-batches of 1,000 rows with much state: seconds per batch, of the sink and of Spark itself, in turns."""
     # A quarter of the events are of a type that nobody asks for, so 10^6 of them are stored.
     state, size, count = (50_000 if quick else 1_320_000), 1_000, 4 * max(repeats, 2)
     events = keyed(state + size * count)
@@ -160,20 +176,24 @@ def small(spark: Any, folder: Path, report: Report, repeats: int, quick: bool) -
         query = lc.Query(FEW_MATCHES, name="gap", level=lc.Aggressive(max_delay="1 d"))  # nothing is forgotten
         sink = PatternSink(STREAM, [query], state=folder / f"state {buckets}", sinks=_forget, buckets=buckets)
         sink(first, 0)
-        watches = []
+        roads: dict[str, Callable[[Any, int], None]] = {"sink": sink, "idle": _idle}
+        watches: dict[str, list[Stopwatch]] = {name: [] for name in roads}
         for number, rows in enumerate(frames, 1):
-            with Stopwatch() as watch:
-                sink(rows, number)
-            watches.append(watch)
+            for name, road in roads.items():
+                with Stopwatch() as watch:
+                    road(rows, number)
+                watches[name].append(watch)
         assert sink.progress is not None
         held = sink.progress.state_events
-        wall, cpu = (statistics.median(getattr(w, what) for w in watches[2:]) for what in ("wall", "cpu"))
-        report.rows.append(
-            {"part": "small", "buckets": buckets, "rows": size, "state": held, "wall_s": wall, "cpu_s": cpu}
-        )
-        shown.append([str(buckets), f"{held:,}", f"{wall:.2f}", f"{cpu:.2f}"])
+        found = {
+            f"{name}_{what}_s": statistics.median(getattr(w, what) for w in watches[name][2:])
+            for name in roads
+            for what in ("wall", "cpu")
+        }
+        report.rows.append({"part": "small", "buckets": buckets, "rows": size, "state": held, **found})
+        shown.append([str(buckets), f"{held:,}", *(f"{seconds:.2f}" for seconds in found.values())])
     print(f"\nMicro-batches of {size:,} rows: median seconds (wanted: {WANTED_SECONDS})")
-    print(table(["buckets", "events of state", "wall", "cpu"], shown), flush=True)
+    print(table(["buckets", "events of state", "wall", "cpu", "Spark alone, wall", "cpu"], shown), flush=True)
 
 
 def joins(spark: Any, folder: Path, report: Report, repeats: int, quick: bool) -> None:
@@ -182,7 +202,7 @@ def joins(spark: Any, folder: Path, report: Report, repeats: int, quick: bool) -
     size, count, few = (20_000, 3, 2) if quick else (250_000, 9, 5)
     _frames(spark, folder / "all" / "in", keyed(size * count), size)
     _frames(spark, folder / "few" / "in", keyed(size // 10 * few), size // 10)
-    found: dict[str, set[Any]] = {}
+    found: dict[str, IntArray] = {}
     shown = []
     roads = [
         ("PatternSink", _by_sink, "all"),
@@ -191,20 +211,26 @@ def joins(spark: Any, folder: Path, report: Report, repeats: int, quick: bool) -
         ("applyInPandasWithState, a tenth", _by_hand, "few"),
     ]
     for name, road, which in roads:
-        warm = Warm()
-        found[name] = road(spark, folder / which, warm)
-        assert warm.watch is not None
-        watch = warm.watch
-        watch.__exit__()
+        kept = Kept()
+        road(spark, folder / which, kept)
+        watch, found[name] = kept.stop(), kept.matches()
         rows = size * (count - 1) if which == "all" else size // 10 * (few - 1)
         report.rows.append({"part": "joins", "road": name, "wall": rows / watch.wall, "cpu": rows / watch.cpu})
         shown.append([name, f"{rows / watch.wall:,.0f}", f"{rows / watch.cpu:,.0f}", f"{len(found[name]):,}"])
     for (one, _, _), (other, _, _) in zip(roads[::2], roads[1::2], strict=True):
-        if found[one] != found[other]:
-            raise Disqualified(f"{other}: {len(found[other])} matches, and {one}: {len(found[one])}")
+        _same(one, found[one], other, found[other])
     sizes = f"micro-batches of {size:,} rows, or of a tenth of that"
     print(f"\nSEQ(A, B, C) within {WINDOW_S} s, {sizes}: rows/s from the end of the first one to the end of the query")
     print(table(["road", "wall", "cpu", "matches"], shown), flush=True)
+
+
+#: The parts by name.
+PARTS = {"large": large, "small": small, "joins": joins}
+
+
+def _same(one: str, ones: IntArray, other: str, others: IntArray) -> None:
+    if not np.array_equal(ones, others):
+        raise Disqualified(f"{other}: {len(others)} matches, and {one}: {len(ones)}")
 
 
 def _query(text: str) -> lc.Query:
@@ -236,6 +262,22 @@ def _empty(rows: Any) -> None:
     rows.repartition(2).mapInArrow(nothing, rows.schema).toArrow()
 
 
+def _idle(rows: Any, number: int) -> None:
+    """The rounds of a micro-batch of the sink, with tasks that do nothing."""
+
+    def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        yield make_cells(range(8), 0, 0, 0, None)
+
+    def hear(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for bucket in batch["bucket"].to_pylist():
+                yield pa.record_batch({"bucket": pa.array([bucket], pa.int32())})
+
+    rows.mapInArrow(tell, CELL_SCHEMA).repartition(2, "bucket").mapInArrow(hear, "bucket int").toArrow()
+
+
 def _played(spark: Any, folder: Path, start: Callable[[Any], Any]) -> None:
     """Run a streaming query over all files, one per micro-batch."""
     rows = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
@@ -246,34 +288,37 @@ def _played(spark: Any, folder: Path, start: Callable[[Any], Any]) -> None:
         query.stop()
 
 
-def _by_sink(spark: Any, folder: Path, warm: Warm) -> set[Any]:
-    found: set[Any] = set()
+def _by_sink(spark: Any, folder: Path, kept: Kept) -> None:
+    shape = W1.shapes[0]
 
     def keep(batch_id: int, changes: pa.Table, late: pa.Table) -> None:
-        ids = changes["events"].combine_chunks().flatten().to_pylist()
-        found.update(zip(ids[::3], ids[1::3], ids[2::3], strict=True))
-        warm()
+        kept(np.asarray(changes["events"].combine_chunks().flatten()).reshape(-1, len(shape.positives)))
 
-    sink = PatternSink(STREAM, [_query(THREE)], state=folder / "state", sinks=keep)
-    writer = lambda rows: rows.writeStream.foreachBatch(sink)  # noqa: E731
-    _played(spark, folder, lambda rows: _started(writer(rows.select(*NEEDED)), folder / "sink"))
-    return found
+    sink = PatternSink(STREAM, [_query(shape.text)], state=folder / "state", sinks=keep)
+
+    def start(rows: Any) -> Any:
+        return _started(rows.select(*NEEDED).writeStream.foreachBatch(sink), folder / "sink")
+
+    _played(spark, folder, start)
 
 
 def _started(writer: Any, checkpoint: Path) -> Any:
     return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
 
 
-def _by_joins(spark: Any, folder: Path, warm: Warm) -> set[Any]:
-    """Two inner joins of the stream with itself, as Spark's own guide has them: key, and a range of event time."""
-    from pyspark.sql import functions as F
-
-    found: set[Any] = set()
+def _keeping(kept: Kept) -> Callable[[Any, int], None]:
+    """For ``foreachBatch`` on rows of ids ``a``, ``b``, ``c``."""
 
     def keep(batch: Any, number: int) -> None:
         rows = batch.toArrow()
-        found.update(zip(*(rows[c].to_pylist() for c in ("a", "b", "c")), strict=True))
-        warm()
+        kept(np.column_stack([np.asarray(rows[c]) for c in ("a", "b", "c")]))
+
+    return keep
+
+
+def _by_joins(spark: Any, folder: Path, kept: Kept) -> None:
+    """Two inner joins of the stream with itself, as Spark's own guide has them: key, and a range of event time."""
+    from pyspark.sql import functions as F
 
     def start(rows: Any) -> Any:
         def of(kind: str, name: str) -> Any:
@@ -289,20 +334,19 @@ def _by_joins(spark: Any, folder: Path, warm: Warm) -> set[Any]:
         after_b = (F.col("c_at") > F.col("b_at")) & (F.col("c_at") <= F.col("b_at") + window)
         within = F.col("c_ts") <= F.col("a_ts") + WINDOW_S * 1000
         three = two.join(c, (F.col("b_key") == F.col("c_key")) & after_b & within)
-        return _started(three.writeStream.foreachBatch(keep), folder / "joins")
+        return _started(three.writeStream.foreachBatch(_keeping(kept)), folder / "joins")
 
     _played(spark, folder, start)
-    return found
 
 
-def _by_hand(spark: Any, folder: Path, warm: Warm) -> set[Any]:
+def _by_hand(spark: Any, folder: Path, kept: Kept) -> None:
     """What one writes for lack of a pattern operator: per key a list of the last events, matched in plain Python."""
     import pickle
 
     from pyspark.sql import functions as F
     from pyspark.sql.streaming.state import GroupStateTimeout
 
-    kept, window = (WINDOW_S + DELAY_S) * 1000, WINDOW_S * 1000
+    stay, window = (WINDOW_S + DELAY_S) * 1000, WINDOW_S * 1000
 
     def match(key: Any, frames: Any, state: Any) -> Any:
         import pandas as pd
@@ -319,23 +363,15 @@ def _by_hand(spark: Any, folder: Path, warm: Warm) -> set[Any]:
                         if a[2] < b[2] <= a[2] + window:
                             out += [(a[0], b[0], c[0]) for c in of["C"] if b[2] < c[2] <= a[2] + window]
         newest = max((e[2] for e in held), default=0)
-        held = [e for e in held if e[2] >= newest - kept]
+        held = [e for e in held if e[2] >= newest - stay]
         state.update((pickle.dumps(held),))
         yield pd.DataFrame(out, columns=["a", "b", "c"]).astype("int64")
-
-    found: set[Any] = set()
-
-    def keep(batch: Any, number: int) -> None:
-        rows = batch.toArrow()
-        found.update(zip(*(rows[c].to_pylist() for c in ("a", "b", "c")), strict=True))
-        warm()
 
     def start(rows: Any) -> Any:
         wanted = rows.where(F.col("kind").isin("A", "B", "C")).select(*NEEDED)
         matches = wanted.groupBy("key").applyInPandasWithState(
             match, "a long, b long, c long", "held binary", "append", GroupStateTimeout.NoTimeout
         )
-        return _started(matches.writeStream.foreachBatch(keep).outputMode("append"), folder / "hand")
+        return _started(matches.writeStream.foreachBatch(_keeping(kept)).outputMode("append"), folder / "hand")
 
     _played(spark, folder, start)
-    return found

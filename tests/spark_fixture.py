@@ -12,6 +12,8 @@ def spark(tmp_path_factory):
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
+    from tests import spark_java
+
     session = (
         SparkSession.builder.master("local[2]")
         .appName("tests")
@@ -22,9 +24,7 @@ def spark(tmp_path_factory):
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config(
-            "spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv4Stack=true"
-        )
+        .config("spark.driver.extraJavaOptions", spark_java.options())
         .getOrCreate()
     )
     yield session

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import latecomer as lc
 from latecomer.connectors.sinks import DeltaSink, DuckDBSink, ParquetSink, SQLiteSink
 from latecomer.connectors.spark import PatternSink
+from tests import spark_java
 
 STREAM = lc.Stream(type="kind", ts="at", id="id", unit="s")
 TEXT = "PATTERN SEQ(A a, !B b, C c) WHERE [tag] AND c.x > 0.2 WITHIN 20 s RETURN a.x AS x, c.tag AS tag"
@@ -100,8 +101,8 @@ def main(root, master):
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(root / "warehouse"),
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv4Stack=true",
-        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv4Stack=true",
+        "spark.driver.extraJavaOptions": spark_java.options(),
+        "spark.executor.extraJavaOptions": spark_java.SMALL,
         "spark.executor.memory": "512m",
     }
     builder = SparkSession.builder.master(master).appName("job under test")

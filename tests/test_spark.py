@@ -496,3 +496,17 @@ def test_a_missing_column_is_named_before_anything_runs(spark, tmp_path, drop, o
     with pytest.raises(lc.SchemaError, match=says):
         sink(frame(spark, stream(20)).drop(drop), 0)
     assert VersionStore(tmp_path / "state").batches() == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        (["*", "x AS tag"], "two columns are called 'tag'"),
+        (["*", "x AS `tag.no`"], "'tag.no' has a dot"),
+        (["*", "INTERVAL 3 MONTH AS m"], "a type that Spark does not hand to Python"),
+    ],
+)
+def test_a_column_that_spark_does_not_hand_to_python(spark, tmp_path, columns, says):
+    sink = PatternSink(STREAM, queries(), state=tmp_path / "state")
+    with pytest.raises(lc.SchemaError, match=says):
+        sink(frame(spark, stream(20)).selectExpr(*columns), 0)

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 import latecomer as lc
 from latecomer.connectors.spark import PatternSink
-from latecomer.connectors.spark_progress import LiveLine, Progress, PrometheusProgress, listener
+from latecomer.connectors.spark_progress import BucketLoad, LiveLine, Progress, PrometheusProgress, listener
 from tests import spark_fixture
 from tests.test_spark import Collect, Files, cut, frame, play
 
@@ -145,6 +145,14 @@ def test_the_live_line_of_a_terminal_is_written_over():
     assert len(second) == len(first)
     assert second.startswith("batch 1: 1 rows, 0 rows/s")
     assert "\n" not in screen.getvalue()
+
+
+def test_a_batch_that_is_too_small_to_have_a_hot_bucket():
+    counts = {"late": {}, "inserted": {}, "deleted": {}, "held": {}, "state_events": 2, "state_bytes": 2000}
+    loads = tuple(BucketLoad(n, 2 * (n == 3), 2000, 0.01, "tag=a", 1.0) for n in range(8))
+    told = Progress(batch=0, rows=2, seconds=1, loads=loads, lag={"gap": 1e-6}, **counts)
+    assert told.hot() == []
+    assert told.line().endswith("0 held, horizon 0 s behind, state 2 events, 2 kB")
 
 
 def test_progress_takes_functions(tmp_path):

@@ -176,6 +176,8 @@ def test_what_detect_refuses(spark, tmp_path):
     rows = frame(spark, stream(20))
     with pytest.raises(lc.ConfigError, match="'changes' or 'late'"):
         detect(rows, STREAM, asked, output="both")
+    with pytest.raises(lc.ConfigError, match=r"this is a Table: for Arrow.*latecomer\.Runtime"):
+        detect(stream(20), STREAM, asked)
     with pytest.raises(lc.ConfigError, match="at least one query"):
         detect(rows, STREAM, [])
     with pytest.raises(lc.SchemaError, match="'tag'"):

@@ -34,6 +34,9 @@ HOT = 4.0
 #: What a bucket's load is told in.
 LOADS = ("rows", "bytes", "seconds")
 
+#: Below so much in all buckets together a bucket's share says nothing.
+_LITTLE = {"rows": 100, "bytes": 1_000_000, "seconds": 1.0}
+
 
 class Meter:
     """Measures one bucket in one micro-batch, from its making to :meth:`report`."""
@@ -151,9 +154,17 @@ class Progress:
         return sorted(found, key=lambda s: (-max(s[what] for what in LOADS), s["bucket"]))
 
     def hot(self) -> list[dict[str, Any]]:
-        """Those of :meth:`shares` that are more than :data:`HOT` times the fair share of one bucket."""
+        """Those of :meth:`shares` that are more than :data:`HOT` times the fair share of one bucket, of something of
+        which there is much enough to speak of shares."""
         fair = 1 / max(len(self.loads), 1)
-        return [s for s in self.shares() if max(s[what] for what in LOADS) > min(HOT * fair, 0.5 + fair / 2)]
+        much = self._much()
+        return [
+            s for s in self.shares() if max((s[what] for what in much), default=0) > min(HOT * fair, 0.5 + fair / 2)
+        ]
+
+    def _much(self) -> list[str]:
+        """The loads whose shares mean something."""
+        return [what for what in LOADS if sum(getattr(load, what) for load in self.loads) >= _LITTLE[what]]
 
     def line(self) -> str:
         """One line for people.
@@ -174,10 +185,11 @@ class Progress:
             f"{sum(self.held.values()):,} held",
         ]
         if self.lag:
-            words.append(f"horizon {max(self.lag.values()):,.3g} s behind")
+            behind = max(self.lag.values())
+            words.append(f"horizon {behind if behind >= 0.001 else 0:,.3g} s behind")
         words.append(f"state {self.state_events:,} events, {_bytes(self.state_bytes)}")
         for share in self.hot()[:1]:
-            what = max(LOADS, key=lambda name: share[name])
+            what = max(self._much(), key=lambda name: share[name])
             often = f", key {share['key']} is {share['key_share']:.0%} of all rows" if share["key"] else ""
             words.append(f"hot: bucket {share['bucket']} has {share[what]:.0%} of {what}{often}")
         return f"batch {self.batch}: " + ", ".join(words)

@@ -77,7 +77,7 @@ class Split:
     def _check(self, batch: DataFrame) -> pa.Schema:
         """The batch's schema in Arrow; SchemaError when columns are missing or wrong."""
         if self._checked is None or self._checked[0] != batch.schema:
-            schema: pa.Schema = batch.limit(0).toArrow().schema
+            schema = _arrow_schema(batch)
             wanted = [(name, "to split the stream by") for name in self.key]
             if self.arrival is not None:
                 wanted.append((self.arrival, "to order rows by"))
@@ -132,6 +132,29 @@ class Split:
             self._numbers[partitions] = _numbers_of_partitions(spark, partitions)
         numbers = ", ".join(map(str, self._numbers[partitions]))
         return cells.repartition(partitions, F.expr(f"element_at(array({numbers}), bucket % {partitions} + 1)"))
+
+
+def _arrow_schema(batch: DataFrame) -> pa.Schema:
+    """The schema in Arrow; SchemaError for columns that Spark does not hand to Python."""
+    from pyspark.errors import PySparkException
+
+    names = batch.columns
+    doubled, dotted = [n for n in names if names.count(n) > 1], [n for n in names if "." in n or "`" in n]
+    if doubled:
+        raise SchemaError(f"two columns are called {doubled[0]!r}: leave one out with select, or rename it")
+    if dotted:
+        raise SchemaError(
+            f"the column name {dotted[0]!r} has a dot or a backtick in it, and Spark does not hand such a column to "
+            "Python: rename it with withColumnRenamed, or leave it out with select"
+        )
+    try:
+        return batch.limit(0).toArrow().schema
+    except PySparkException as error:
+        if error.getCondition() != "UNSUPPORTED_DATA_TYPE_FOR_ARROW_CONVERSION":
+            raise
+        raise SchemaError(
+            f"a column has a type that Spark does not hand to Python: leave it out with select, or cast it ({error})"
+        ) from error
 
 
 def _plain(value: Any) -> Any:

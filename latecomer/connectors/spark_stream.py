@@ -71,6 +71,11 @@ def detect(
         changes = detect(events, Stream(type="kind", ts="event_time", id="event_id"), [theft])
         changes.where("op = 'insert'").writeStream.format("parquet").option("checkpointLocation", …).start("thefts")
     """
+    if not hasattr(rows, "isStreaming"):
+        raise ConfigError(
+            f"detect takes a DataFrame of Spark's, and this is a {type(rows).__name__}: for Arrow, pandas and Polars "
+            "there is latecomer.Runtime"
+        )
     if output not in ("changes", "late"):
         raise ConfigError(f"output={output!r}: allowed are 'changes' or 'late'")
     asked = _Asked(stream, queries, buckets=buckets, key=key, arrival=arrival, step=step, default=_BUCKETS)

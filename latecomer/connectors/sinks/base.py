@@ -38,6 +38,9 @@ class FunctionSink:
     def __init__(self, function: SinkFunction) -> None:
         self._function = function
 
+    def __repr__(self) -> str:
+        return f"the function {getattr(self._function, '__qualname__', repr(self._function))}"
+
     def open(self, job: str) -> None:
         """Nothing to get ready."""
 

@@ -18,7 +18,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from latecomer.connectors.sinks.tables import CHANGES, LATE, MATCHES, last_changes, renamed, stamped, usual
+from latecomer.connectors.sinks.tables import (
+    CHANGES,
+    LATE,
+    MATCHES,
+    last_changes,
+    misfit,
+    renamed,
+    stamped,
+    unusable,
+    usual,
+)
 from latecomer.errors import MissingDependency, StateError
 
 
@@ -54,9 +64,13 @@ class DeltaSink:
         return f"DeltaSink({self.folder!r})"
 
     def open(self, job: str) -> None:
-        """Remember the job's name. Tables are made with the first batch, which tells their columns."""
+        """Remember the job's name. Tables are made with the first batch, which tells their columns. StateError for a
+        local folder that cannot be made."""
         if "://" not in self.folder:
-            os.makedirs(self.folder, exist_ok=True)
+            try:
+                os.makedirs(self.folder, exist_ok=True)
+            except OSError as error:
+                raise unusable(self.folder, error) from error
         self._job = job
 
     def apply(self, batch_id: int, changes: pa.Table, late: pa.Table) -> None:
@@ -92,9 +106,11 @@ class DeltaSink:
         table = self._table(name)
         if not rows.num_rows or self._has(table, batch_id):
             return
+        rows = _known_to_delta(rows)
+        self._fits(table, rows, batch_id)
         _deltalake().write_deltalake(
             self._uri(name) if table is None else table,
-            _known_to_delta(rows),
+            rows,
             mode="append",
             schema_mode="merge",
             storage_options=self._options,
@@ -106,12 +122,14 @@ class DeltaSink:
         if not net.num_rows or self._has(table, batch_id):
             return
         net = _known_to_delta(net)
+        self._fits(table, net, batch_id)
         if table is None:
             shape = pa.schema(field for field in net.schema if field.name != "op")
             table = _deltalake().DeltaTable.create(
                 self._uri(MATCHES), schema=shape, mode="ignore", storage_options=self._options
             )
-        new = {f"`{name}`": f"s.`{name}`" for name in net.column_names if name != "op"}
+        names = [name.replace("`", "``") for name in net.column_names if name != "op"]
+        new = {f"`{name}`": f"s.`{name}`" for name in names}
         merge = table.merge(
             net,
             "t.match_id = s.match_id",
@@ -122,6 +140,17 @@ class DeltaSink:
         )
         merge = merge.when_matched_delete("s.op = 'delete'").when_matched_update(new, "s.op = 'insert'")
         merge.when_not_matched_insert(new, "s.op = 'insert'").execute()
+
+    def _fits(self, table: Any, rows: pa.Table, batch_id: int) -> None:
+        """StateError where a column of the table was made for another type."""
+        for field in () if table is None else pa.schema(table.schema().to_arrow()):
+            if field.name in rows.column_names and field.type != rows.schema.field(field.name).type:
+                try:
+                    rows[field.name].cast(field.type)
+                except pa.ArrowNotImplementedError:
+                    continue  # delta-rs knows more ways
+                except pa.ArrowInvalid as error:
+                    raise misfit(self, batch_id, error) from error
 
     def _has(self, table: Any, batch_id: int) -> bool:
         """Whether the batch is in the table. Batches come in order, so the last mark is enough."""

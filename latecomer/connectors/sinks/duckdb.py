@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from latecomer.connectors.sinks.tables import BATCHES, MATCHES, TableSink, last_changes, usual
+from latecomer.connectors.sinks.tables import BATCHES, MATCHES, TableSink, last_changes, unusable, usual
 from latecomer.errors import ConfigError, MissingDependency, StateError
 
 
@@ -50,7 +50,10 @@ class DuckDBSink(TableSink):
 
     def open(self, job: str) -> None:
         """Remember the job's name; make the file and the table of batches. StateError if the file cannot be opened."""
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        try:
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        except OSError as error:
+            raise unusable(os.path.dirname(self.path), error) from error
         super().open(job)
 
     def close(self) -> None:
@@ -76,6 +79,9 @@ class DuckDBSink(TableSink):
         db.register("incoming", rows)
         db.execute(f"INSERT INTO {self._name(table)} BY NAME SELECT * FROM incoming")
         db.unregister("incoming")
+
+    def _misfits(self) -> tuple[type[Exception], ...]:
+        return (_duckdb().ConversionException,)
 
     def _replace(self, db: Any, changes: pa.Table) -> None:
         """What the batch touched goes out, what it left standing comes in."""

@@ -109,8 +109,13 @@ class KafkaSink:
             mark = _kafka().TopicPartition(self._mark_topic, 0, batch_id + 1)
             self._producer.send_offsets_to_transaction([mark], self._group, _PATIENCE)
             self._producer.commit_transaction(_PATIENCE)
-        except BaseException:
+        except BaseException as error:
             self.close()  # an open transaction is aborted when the job connects again, or by the broker
+            if isinstance(error, _kafka().KafkaException) and _is_fatal(error.args[0]):
+                raise StateError(
+                    f"Kafka at {self._servers} takes nothing more from this process for job {self._job!r}: another one "
+                    f"has taken the job over, and this one is fenced off. One of the two has to end ({error})"
+                ) from error
             raise
         self._next = batch_id + 1
 
@@ -208,6 +213,11 @@ class KafkaSink:
                 self._producer.poll(1.0)
             else:
                 return
+
+
+def _is_fatal(error: Any) -> bool:
+    kinds = _kafka().KafkaError
+    return error.fatal() or error.code() in (kinds._FATAL, kinds._FENCED)
 
 
 def _finite(content: dict[str, Any]) -> dict[str, Any]:

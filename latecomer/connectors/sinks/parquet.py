@@ -30,7 +30,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from latecomer.connectors.sinks.tables import CHANGES, LATE, MATCHES, STAMP, last_changes, renamed, stamped, usual
+from latecomer.connectors.sinks.tables import (
+    CHANGES,
+    LATE,
+    MATCHES,
+    STAMP,
+    last_changes,
+    misfit,
+    renamed,
+    stamped,
+    unusable,
+    usual,
+)
 from latecomer.errors import ConfigError, StateError
 
 _LOG_FILE = re.compile(r"(\d{10,})-(\d{10,})\.parquet")
@@ -72,6 +83,7 @@ class ParquetSink:
             self.folder = str(Path(self.folder).absolute())
         self._every, self._compression = compact, compression
         self._job: str | None = None
+        self._columns: dict[str, pa.Schema] = {}
         self._open()
 
     def __repr__(self) -> str:
@@ -90,9 +102,12 @@ class ParquetSink:
             ) from error
 
     def open(self, job: str) -> None:
-        """Take the folder for the job; StateError when it holds the log of another one."""
+        """Take the folder for the job; StateError when it holds the log of another one, or cannot be made."""
         for table in (CHANGES, LATE, MATCHES):
-            self._fs.create_dir(f"{self._root}/{table}", recursive=True)
+            try:
+                self._fs.create_dir(f"{self._root}/{table}", recursive=True)
+            except OSError as error:
+                raise unusable(self.folder, error) from error
             for left in self._names(table, _PART):
                 self._fs.delete_file(f"{self._root}/{table}/{left[0]}")
         note = f"{self._root}/job.json"
@@ -113,7 +128,9 @@ class ParquetSink:
             raise StateError("ParquetSink.apply was called before open: sink.open('name of the job') first")
         for table, rows in ((LATE, late), (CHANGES, changes)):
             if rows.num_rows and not any(first <= batch_id <= last for first, last, _ in self._merged(table)):
-                self._write(f"{table}/{_name(batch_id, batch_id)}", _fit(stamped(renamed(rows), self._job, batch_id)))
+                rows = _fit(stamped(renamed(rows), self._job, batch_id))
+                self._extend(table, rows.schema, batch_id)
+                self._write(f"{table}/{_name(batch_id, batch_id)}", rows)
         single = max(len(self._spans(table)) - len(self._merged(table)) for table in (CHANGES, LATE))
         if self._every is not None and single > self._every:
             self.compact(before=batch_id)
@@ -157,6 +174,16 @@ class ParquetSink:
             for old in self._names(MATCHES, _MATCH_FILE):
                 if int(old[1]) < last:
                     self._fs.delete_file(f"{self._root}/{MATCHES}/{old[0]}")
+
+    def _extend(self, table: str, schema: pa.Schema, batch_id: int) -> None:
+        """Remember what columns the files have; StateError for one that cannot be read together with those before."""
+        if table not in self._columns:
+            spans = self._counting(table)
+            self._columns[table] = self._content(f"{table}/{spans[-1][2]}").schema if spans else schema
+        try:
+            self._columns[table] = pa.unify_schemas([self._columns[table], schema], promote_options="permissive")
+        except pa.ArrowTypeError as error:
+            raise misfit(self, batch_id, error) from error
 
     def _snapshot(self) -> tuple[int, pa.Table]:
         """The matches after the last compaction, and the last batch in them; -1 and nothing before the first."""

@@ -118,6 +118,12 @@ class PostgresSink(TableSink):
         if table == CHANGES:
             db.execute(f"INSERT INTO {self._name(CHANGES)} ({names}) SELECT * FROM incoming")
 
+    def _misfits(self) -> tuple[type[Exception], ...]:
+        from psycopg import DataError
+        from psycopg.errors import DatatypeMismatch
+
+        return DataError, DatatypeMismatch
+
     def _replace(self, db: Any, changes: pa.Table) -> None:
         """The last word of the batch about each match: deletions go out, the others come in, whether or not they are
         there."""

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from latecomer.connectors.sinks.rows import values
-from latecomer.connectors.sinks.tables import BATCHES, MATCHES, TableSink, last_changes, usual_table
+from latecomer.connectors.sinks.tables import BATCHES, MATCHES, TableSink, last_changes, unusable, usual_table
 from latecomer.errors import ConfigError, StateError
 
 
@@ -54,7 +54,10 @@ class SQLiteSink(TableSink):
 
     def open(self, job: str) -> None:
         """Remember the job's name; make the file and the table of batches. StateError if the file cannot be opened."""
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        try:
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        except OSError as error:
+            raise unusable(os.path.dirname(self.path), error) from error
         super().open(job)
 
     def close(self) -> None:

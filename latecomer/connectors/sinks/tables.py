@@ -61,15 +61,19 @@ class TableSink(ABC):
         self._job = job
 
     def apply(self, batch_id: int, changes: pa.Table, late: pa.Table) -> None:
-        """Write one batch in one transaction; a batch that is in already is skipped."""
+        """Write one batch in one transaction; a batch that is in already is skipped. StateError where a column was made
+        for another type."""
         if self._job is None:
             raise StateError(f"{type(self).__name__}.apply was called before open: sink.open('name of the job') first")
         job, changes, late = self._job, renamed(changes), renamed(late)
-        with self._transaction() as db:
-            if self._note(db, job, batch_id, changes.num_rows, late.num_rows):
-                self._append(db, CHANGES, stamped(changes, job, batch_id))
-                self._replace(db, changes)
-                self._append(db, LATE, stamped(late, job, batch_id))
+        try:
+            with self._transaction() as db:
+                if self._note(db, job, batch_id, changes.num_rows, late.num_rows):
+                    self._append(db, CHANGES, stamped(changes, job, batch_id))
+                    self._replace(db, changes)
+                    self._append(db, LATE, stamped(late, job, batch_id))
+        except self._misfits() as error:
+            raise misfit(self, batch_id, error) from error
 
     @abstractmethod
     def close(self) -> None:
@@ -87,12 +91,31 @@ class TableSink(ABC):
     def _append(self, db: Any, table: str, rows: pa.Table) -> None:
         """Add rows to a table, which is made, or made wider, where it must be."""
 
+    def _misfits(self) -> tuple[type[Exception], ...]:
+        """What the database raises for values that its columns cannot hold."""
+        return ()
+
     @abstractmethod
     def _replace(self, db: Any, changes: pa.Table) -> None:
         """Bring ``matches`` up to date."""
 
     def _name(self, table: str) -> str:
         return f'"{self._prefix}{table}"'
+
+
+def misfit(sink: object, batch_id: int, error: Exception) -> StateError:
+    """What to raise for a batch with values that the columns, as they were made before, cannot hold."""
+    return StateError(
+        f"batch {batch_id} does not fit what {sink!r} holds: a column has another type than before ({error}). Give it "
+        "another name with AS in RETURN, or give the sink another place"
+    )
+
+
+def unusable(folder: str, error: Exception) -> StateError:
+    """What to raise for a folder that cannot be made."""
+    return StateError(
+        f"the folder {folder!r} cannot be made: give the sink a folder that this process may write to ({error})"
+    )
 
 
 def last_changes(changes: pa.Table) -> pa.Table:
@@ -118,9 +141,20 @@ def stamped(rows: pa.Table, job: str, batch_id: int) -> pa.Table:
 
 
 def renamed(rows: pa.Table) -> pa.Table:
-    """``rows``, where a field of RETURN or an attribute that has the name of one of the sinks' own columns gets
-    ``_attribute`` appended, as in the late output."""
-    return rows.rename_columns([n + "_attribute" if n.lower() in STAMP else n for n in rows.column_names])
+    """``rows``, where a field of RETURN or an attribute gets ``_attribute`` appended, as in the late output, when its
+    name is one of the sinks' own, differs from one before it in capital letters only, or is empty: most databases
+    could not tell them apart.
+
+    >>> renamed(pa.table({"id": [1], "ID": [2], "Seq": [3]})).column_names
+    ['id', 'ID_attribute', 'Seq_attribute']
+    """
+    taken, names = {*STAMP, ""}, []
+    for name in rows.column_names:
+        while name.lower() in taken:
+            name += "_attribute"
+        taken.add(name.lower())
+        names.append(name)
+    return rows.rename_columns(names)
 
 
 def usual_table(rows: pa.Table) -> pa.Table:
