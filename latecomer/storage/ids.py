@@ -36,7 +36,7 @@ _SMALLEST = 4_096
 _SPARSE = 4
 #: The hand begins once so many sixteenths of the table are full, and is around before half of it is.
 _BEGIN = 7
-_STEP = 1 << 13  # places that the hand goes at least, so that its calls cost little for each
+_STEP = 1 << 11  # places that the hand goes at least, so that its calls cost little for each
 _NARROW = 1 << 32  # references that lie closer together than this are kept in 32 bits
 _NONE = np.zeros(0, np.int64)
 

@@ -40,7 +40,7 @@ Bools = npt.NDArray[np.bool_]
 
 _NOT_RAW: Mapping[str, Raw | None] = {}
 _FIRST_LOOK = 1_024  # events; below this a look is not worth its call
-_OFTEN = 32  # the log is looked at when it has grown by this part
+_OFTEN = 128  # the log is looked at when it has grown by this part
 _PIECE = 4_096  # events that a look examines together
 
 

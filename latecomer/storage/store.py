@@ -105,7 +105,7 @@ class Hits:
 
 
 #: Events that tasks go on by for each event that is committed, for each commit at least, and together.
-_RATE, _LEAST, _STEP = 64, 64, 1 << 12
+_RATE, _LEAST, _STEP = 32, 64, 1 << 12
 _ENTRY = 16  # bytes of an event in a run
 _SAVED = 4  # saved runs of a frame beyond which small ones are written together
 _TRIAL = 4_096  # keys after which a store's filters must have ruled out
@@ -225,8 +225,8 @@ class Store:
         self.frames: SortedDict[int, Frame] = SortedDict()
         self.staged = _NOTHING
         self._dirty: list[int] = []
-        self._working: dict[int, Frame] = {}  # frames with tasks, by whose turn it is
-        self._due = 0  # events that the next one has to go on by
+        self._working: dict[int, Frame] = {}  # frames with tasks
+        self._due = 0  # events that these have to go on by
         self._purged = -(2**63)
         self._sizes = [0, 0]
         self._latest = [-(2**63), -(2**63)]
@@ -277,14 +277,13 @@ class Store:
             self._work(came)
 
     def _work(self, came: int) -> None:
-        """So many events came: go on with the task of the frame whose turn it is."""
+        """So many events came: go on with the last task of each frame."""
         self._due += _RATE * came + _LEAST
-        if self._due < _STEP:
-            return
-        number = next(iter(self._working))
-        frame = self._working.pop(number)
-        self._dropped(number, frame, frame.old.go_on(self._due))
-        self._due = 0
+        if self._due >= _STEP:
+            working, self._working = self._working, {}
+            for number, frame in working.items():
+                self._dropped(number, frame, frame.old.go_on(self._due))
+            self._due = 0
 
     def _dropped(self, number: int, frame: Frame, gone: int) -> None:
         """So many events are gone from a frame, and its runs are others."""
