@@ -11,6 +11,8 @@ from pathlib import Path
 from random import Random
 from unittest import mock
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import latecomer as lc
@@ -275,3 +277,54 @@ def test_where_late_events_are_amended_none_waits():
     # Event a20 is in time and its partner on the shelf; b23 is beyond the promise, and a20 must be there when it comes.
     told = waiting(lc.Aggressive(60, on_late="amend"), "SEQ(A a, B b) WITHIN 5 s", "b22 z50 a20 z84 b23 .")
     assert told == {"a20": ["+a20 b22"], "b23": ["+a20 b23"]}
+
+
+def stream_of(first, n):
+    """Events on a thousand keys, one in twenty late by up to 200,000 s."""
+    rng = np.random.default_rng(first)
+    now = np.arange(first, first + n)
+    back = rng.integers(0, 200_000, n) * (rng.random(n) < 0.05)
+    columns = {"id": now, "type": rng.choice(list("ABC"), n), "ts": np.maximum(now - back, 0)}
+    return pa.table(columns | {"k": rng.integers(0, 1000, n)})
+
+
+def test_the_budget_holds(tmp_path):
+    """After each batch, and with state several times as large."""
+    query = lc.Query("PATTERN SEQ(A a, !B b, C c) WHERE [k] WITHIN 9000 s", name="q", level=lc.Aggressive("200000 s"))
+    budget = 4 << 20
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query, memory=budget, spill=tmp_path / "state")
+    for first in range(0, 90_000, 1_500):
+        runtime.process(stream_of(first, 1_500))
+        assert runtime.explain()["memory"]["in_memory"] <= 1.1 * budget
+    assert runtime.explain()["memory"]["events_on_shelf"] > 40_000
+
+
+def test_what_was_only_read_leaves_memory_without_being_written(tmp_path):
+    query = lc.Query("PATTERN SEQ(A a, C c) WHERE [k] WITHIN 100 s", name="q", level=lc.Aggressive("1000000 s"))
+    spill = lc.Spill(tmp_path / "state", batch=0)
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query, memory="1 MiB", spill=spill)
+    runtime._spilling = replace(runtime._spilling, budget=0)
+    for start_at in range(0, 8_000, 500):
+        runtime.process(matched(start_at))
+    runtime._engine.memory.make_room(0)
+    before = runtime.explain()["memory"]
+    late = runtime.process([{"id": -1, "type": "A", "ts": 10, "k": "5"}]).changes
+    assert late.column("events").to_pylist() == [[-1, 11]]
+    assert runtime.explain()["memory"]["reads"] > before["reads"]
+    assert runtime.explain()["memory"]["written_bytes"] == before["written_bytes"]
+    assert all(saved.run is None for s in runtime._engine.all_stores() for f in s.frames.values() for saved in f.saved)
+
+
+def test_late_events_without_partners_read_no_frame(tmp_path):
+    """The filters in memory say that no frame on the shelf holds their keys."""
+    query = lc.Query("PATTERN SEQ(A a, C c) WHERE [k] WITHIN 100 s", name="q", level=lc.Aggressive("1000000 s"))
+    spill = lc.Spill(tmp_path / "state", batch=0)
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query, memory="1 MiB", spill=spill)
+    runtime._spilling = replace(runtime._spilling, budget=0)
+    for start_at in range(0, 8_000, 500):
+        runtime.process(matched(start_at))
+    runtime._engine.memory.make_room(0)  # what it writes may be joined with what it reads
+    reads = runtime.explain()["memory"]["reads"]
+    late = [{"id": -k, "type": "A", "ts": 40 * k, "k": f"new {k}"} for k in range(1, 200)]
+    assert not runtime.process(late).changes.num_rows
+    assert runtime.explain()["memory"]["reads"] == reads

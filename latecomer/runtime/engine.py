@@ -51,6 +51,9 @@ from latecomer.units import Duration
 #: Slices of event time that may leave memory one by one: more of them are finer, and cost more per batch.
 _SLICES = 128
 
+#: Bytes of ids from the shelf in memory at most.
+_RECENT = 1 << 20
+
 #: A late event may wait for the shelf for this part of the time that state is kept, or for a window.
 _WAIT = 4
 
@@ -58,6 +61,11 @@ _NONE_OF_THEM = np.zeros(0, bool)
 
 #: A piece of output: a record batch of changes, or one of late rows.
 Piece = tuple[bool, pa.RecordBatch]
+
+
+def _recent(budget: int | None) -> int:
+    """Bytes of ids that were read from the shelf and stay in memory."""
+    return _RECENT if budget is None else min(_RECENT, budget // 16)
 
 
 def attributes_of(plans: Sequence[Plan]) -> set[str]:
@@ -108,7 +116,7 @@ class Engine:
         self.intake.prepare({name for plan in plans for name in plan.key}, columns)
         self.log = EventLog(columns, pages, self.layout.bits)
         self.ids = IdIndex()
-        self.cold = None if paging is None else ColdIds(paging.pager.shelf, kept[id_name])
+        self.cold = None if spill is None else ColdIds(spill.pager.shelf, kept[id_name], cache=_recent(spill.budget))
         self.memory = None if spill is None else Memory(self, spill.pager, spill.budget)
         proves = any(policy.proves for policy in policies)
         self.time = Timekeeper(stream, self.types, self.unit, proves, self.log)
@@ -193,7 +201,7 @@ class Engine:
         where it is known from elsewhere. ``cuts``: rows at which levels that correct themselves give an account.
         """
         if self.memory is not None:
-            self.memory.make_room(given.nbytes)
+            self.memory.make_room(given.nbytes + self.ids.growth(given.num_rows))
         batch = self.intake.read(given, details)
         self.broken = True  # until all is done
         self.counters["rows"] += len(batch)

@@ -280,6 +280,17 @@ class IdIndex:
         new = 0 if self._next is None else self._next.nbytes * self._done // len(self._table)
         return self._table.nbytes + new
 
+    def growth(self, n: int) -> int:
+        """Bytes that ``n`` more entries may add to those in use: the way to a new table takes memory as it goes."""
+        size = len(self._table)
+        if self._next is not None:
+            return self._next.nbytes * min(self._due + n * self._pace, size - self._done) // size
+        if not self.due(n):
+            return 0
+        meanwhile = max(size // 2 - self._count, n)
+        entry = self._table.marks.itemsize + self._table.refs.itemsize
+        return _SPARSE * (self._count + meanwhile + n) * entry * n // meanwhile
+
     def dump(self, only: I64 | None = None) -> dict[str, Any]:
         """The entries (whose references are among ``only``) as plain data."""
         marks, refs = self._entries()
