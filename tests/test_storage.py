@@ -82,6 +82,16 @@ def test_the_id_index_stays_small_however_often_it_forgets() -> None:
         assert index.nbytes <= 8 * max(6_000 + 1, ids._SMALLEST) + 4_096
 
 
+def test_the_id_index_tells_what_it_is_about_to_take() -> None:
+    index, rng, end = IdIndex(), np.random.default_rng(0), 0
+    for n in rng.integers(1, 3_000, 200).tolist():
+        most = index.nbytes + index.growth(n)
+        index.tend(n, lambda refs, floor=end - 60_000: refs >= floor)
+        index.enter(rng.integers(0, 2**63, n).astype(np.uint64), np.arange(end, end + n))
+        end += n
+        assert index.nbytes <= most
+
+
 @pytest.mark.parametrize("apart", [1, 1 << 31, 1 << 33])
 def test_the_id_index_goes_to_new_tables_step_by_step(apart: int) -> None:
     """A window of ids moves on: each call tends to a part, and memory stays what was promised for an entry."""
