@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 _TARGET = 0.75  # of the budget is filled after room was made, so that it is made seldom
 _LOOK = 32  # a look at the budget after each 1/32 of it has come in, or been read
 _TIDY = 64  # a look after so many batches whether dead ids are worth writing the others anew
-_TOGETHER = 8  # slices up to this part of the budget are written together
+_TOGETHER = 8  # slices up to this part of the budget are written together, or up to
+_SMALL = 4 << 20  # so many bytes, since what is written by and by costs more
 _LITTLE = 8  # below this part of the largest slice in memory there is little of a slice
 _CARRIED = 256 << 10  # bytes that a version carries itself, and
 _CARRIED_SHARE = 64  # this part of the state that was written before
@@ -136,7 +137,7 @@ class Memory:
             room -= sizes[number]
             if room < 0 or not groups:
                 groups.append([])
-                room = self.budget // _TOGETHER - sizes[number]
+                room = max(self.budget // _TOGETHER, _SMALL) - sizes[number]
             groups[-1].append(number)
         self._leave([np.array(group, np.int64) for group in groups], census)
 
