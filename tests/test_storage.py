@@ -89,7 +89,7 @@ def test_the_id_index_tells_what_it_is_about_to_take() -> None:
         index.tend(n, lambda refs, floor=end - 60_000: refs >= floor)
         index.enter(rng.integers(0, 2**63, n).astype(np.uint64), np.arange(end, end + n))
         end += n
-        assert index.nbytes <= most
+        assert index.nbytes <= 1.1 * most  # the hand goes on to the next free place
 
 
 @pytest.mark.parametrize("apart", [1, 1 << 31, 1 << 33])

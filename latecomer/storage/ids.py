@@ -281,7 +281,7 @@ class IdIndex:
         return self._table.nbytes + new
 
     def growth(self, n: int) -> int:
-        """Bytes that ``n`` more entries may add to those in use: the way to a new table takes memory as it goes."""
+        """About how many bytes ``n`` more entries may take: the way to a new table takes memory as it goes."""
         size = len(self._table)
         if self._next is not None:
             return self._next.nbytes * min(self._due + n * self._pace, size - self._done) // size
