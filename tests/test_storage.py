@@ -72,6 +72,36 @@ def test_the_id_index_remembers_what_it_must(smallest: int, data: st.DataObject,
             assert dict(zip(rows.tolist(), found.tolist(), strict=True)) == dict(enumerate(known.values()))
 
 
+def test_entries_that_went_over_the_tables_end_stay_when_memory_is_given_back() -> None:
+    """They lie where the hand has passed already, though it has not come to their homes."""
+    size = 1 << 17
+    with mock.patch.object(ids, "_SMALLEST", size):
+        index = IdIndex()
+    count = size * ids._BEGIN // 16
+    marks = np.linspace(0.01, 0.98, count) * 2.0**32
+    index.enter(marks.astype(np.uint64) << np.uint64(32), np.arange(count))
+    index.tend(8, lambda refs: refs >= 0)
+    assert index._next is not None and not index._first and not index._done
+    last = (1 << 32) - np.arange(1, 4, dtype=np.uint64) << np.uint64(32)
+    own = count + np.arange(3)
+    index.enter(last, own)  # the home of all three is the last place
+    assert index._table.marks[:2].all()
+    for number in range(5_000):
+        assert index.find(last)[1].tolist() == own.tolist(), number
+        index.tend(8, lambda refs: refs >= 0)
+        at = count + 3 + 8 * number + np.arange(8)
+        index.enter(at.astype(np.uint64) * np.uint64(2**64 // 10**6), at)
+    assert index._first or index._next is None, "the hand was to go around"
+
+
+def test_references_of_an_index_that_was_empty_when_it_began_to_grow_are_kept_whole() -> None:
+    index = IdIndex()
+    index._begin(1, 0, 4_000)
+    index.enter(np.array([1 << 40], np.uint64), np.array([1 << 33]))
+    index._finish(lambda refs: np.ones(len(refs), bool))
+    assert index.refs().tolist() == [1 << 33]
+
+
 def test_the_id_index_stays_small_however_often_it_forgets() -> None:
     index, rng = IdIndex(), np.random.default_rng(0)
     for end in range(0, 100_000, 5_000):

@@ -7,11 +7,11 @@ Entries are forgotten, and room is made, on the way to a new table: a *hand* goe
 over what is still wanted, a stretch with each few ids that are entered, so that no batch pays for all of it. The order
 of homes is that of marks, whatever a table's size; so a mark's home in the old table tells in which of the two it is.
 
-An entry takes 8 bytes: references are kept in 32 bits, unless they lie further apart than that. A table is from two to
-four times as long as it has entries: 16 to 32 bytes of memory for each. What the hand has passed goes back.
+An entry takes 8 bytes: references are kept in 32 bits, unless they lie further apart than that. A table is from 1.6 to
+3.25 times as long as it has entries: 13 to 26 bytes of memory for each. What the hand has passed goes back.
 
-Invariants (``_check``): the table is at least twice as long as the count; every entry can be found from its mark; the
-place where the hand began was free, and no entry's home lies behind the hand in the old table.
+Invariants (``_check``): no more than ten sixteenths of the table are full; every entry can be found from its mark; the
+place where the hand began was free then, and no entry's home lies behind the hand in the old table.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Bools = npt.NDArray[np.bool_]
 _FREE = np.uint32(0)
 _SMALLEST = 4_096
 #: Size over count of a new table: a batch's probes take as many rounds as the longest chain has links.
-_SPARSE = 4
-#: The hand begins once so many sixteenths of the table are full, and is around before half of it is.
-_BEGIN = 7
+_SPARSE = 3.25
+#: The hand begins once so many sixteenths of the table are full, and is around before so many are.
+_BEGIN, _END = 9, 10
 _STEP = 1 << 11  # places that the hand goes at least, so that its calls cost little for each
 _NARROW = 1 << 32  # references that lie closer together than this are kept in 32 bits
 _NONE = np.zeros(0, np.int64)
@@ -177,7 +177,7 @@ class IdIndex:
     def _reach(self, first: int, last: int) -> None:
         """Make the tables wide enough for references from ``first`` to ``last``."""
         if not self._count:
-            self._base = self._last = first
+            self._base = self._last = self._next_base = first
         base, self._last = min(first, self._base), max(last, self._last)
         self._next_base = min(first, self._next_base)
         if self._last - base >= _NARROW and self._table.refs.dtype != np.int64:
@@ -202,7 +202,11 @@ class IdIndex:
         """Whether :meth:`tend` must be called before ``n`` more entries are entered."""
         if self._next is None:
             return 16 * (self._count + n) > _BEGIN * len(self._table)
-        return self._due + n * self._pace >= _STEP or 2 * (self._count + n) > len(self._table)
+        return self._due + n * self._pace >= _STEP or self._full(n)
+
+    def _full(self, n: int) -> bool:
+        """Whether ``n`` more entries would be more than the table takes."""
+        return 16 * (self._count + n) > _END * len(self._table)
 
     def tend(self, n: int, keep: Callable[[I64], Bools]) -> bool:
         """Make room for ``n`` more entries, and forget some of those whose references ``keep`` does not mark; whether
@@ -211,10 +215,10 @@ class IdIndex:
         begun = False
         while self.due(n):
             if self._next is None:
-                coming = max(len(self._table) // 2 - self._count, 0)
+                coming = max(_END * len(self._table) // 16 - self._count, 0)
                 self._begin(n, self._count if begun else self._wanted(keep), coming)
                 begun = True
-            elif 2 * (self._count + n) > len(self._table):
+            elif self._full(n):
                 self._finish(keep)
             else:
                 self._carry(self._due + n * self._pace, keep)
@@ -237,7 +241,8 @@ class IdIndex:
         """Begin to go to a new table, for ``n`` more and those that come until the hand is around (``meanwhile``)."""
         old, size = self._table, len(self._table)
         least = self._count + meanwhile + n + 1  # there is room for all, whatever is kept
-        self._next = _Table(max(_SMALLEST, _SPARSE * (kept + meanwhile + n), least), wide=old.refs.dtype == np.int64)
+        places = max(_SMALLEST, int(_SPARSE * (kept + meanwhile + n)), least)
+        self._next = _Table(places, wide=old.refs.dtype == np.int64)
         self._first, self._done = old.free_from(0) % size, 0
         self._pace, self._due = -(-size // max(meanwhile - n, 1)), 0
         self._next_base = self._last
@@ -266,7 +271,8 @@ class IdIndex:
             if len(refs):
                 self._next_base = min(self._next_base, int(np.minimum.reduce(refs)))
             self._put(hashes, refs, unique=False)
-        old.give_back(self._first, min(self._first + self._done, size))
+        # Entries with homes before the one where the hand began may have come to lie beyond it since.
+        old.give_back(old.free_from(self._first), min(self._first + self._done, size))
         self._due = 0
         if self._done == size:
             self._table, self._next, self._base = new, None, self._next_base
@@ -287,9 +293,9 @@ class IdIndex:
             return self._next.nbytes * min(self._due + n * self._pace, size - self._done) // size
         if not self.due(n):
             return 0
-        meanwhile = max(size // 2 - self._count, n)
+        meanwhile = max(_END * size // 16 - self._count, n)
         entry = self._table.marks.itemsize + self._table.refs.itemsize
-        return _SPARSE * (self._count + meanwhile + n) * entry * n // meanwhile
+        return int(_SPARSE * (self._count + meanwhile + n)) * entry * n // meanwhile
 
     def dump(self, only: I64 | None = None) -> dict[str, Any]:
         """The entries (whose references are among ``only``) as plain data."""
@@ -301,11 +307,11 @@ class IdIndex:
 
     def load(self, state: dict[str, Any]) -> None:
         order = state["marks"].argsort()  # so that filling goes through memory in order
-        self._table = _Table(max(_SMALLEST, _SPARSE * len(order)), wide=False)
+        self._table = _Table(max(_SMALLEST, int(_SPARSE * len(order))), wide=False)
         self.add(state["marks"].take(order).astype(np.uint64) << np.uint64(32), state["refs"].take(order))
 
     def _check(self) -> None:
-        assert len(self._table) >= 2 * self._count, (len(self._table), self._count)
+        assert not self._full(0), (len(self._table), self._count)
         marks, refs = self._entries()
         assert len(refs) == self._count
         assert self._base <= min(refs.tolist(), default=self._base) and max(refs.tolist(), default=0) <= self._last
