@@ -19,6 +19,7 @@ but those that fetch other systems: ``peers``, ``kafka`` and ``spark``.
 * ``kafka-latency``: from a message to the change that it causes, at 50,000 messages a second (needs Java)
 * ``spark-large``, ``spark-small``, ``spark-joins``: the sink against an empty job, in small micro-batches, and against
   stream-stream joins (needs Java)
+* ``spark-flink``: the sink beside Flink CEP with two slots (needs a JDK)
 * ``spark-cores``: what one core makes of the steps of a micro-batch, without Spark
 """
 

@@ -129,11 +129,14 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def flink(shape: Shape, events: pa.Table, repeats: int, *, bound: int, filtered: bool) -> tuple[Timing, IntArray]:
-    """Flink CEP with watermarks ``bound`` ms behind; ``filtered``: other types are dropped in front of the pattern."""
+def flink(
+    shape: Shape, events: pa.Table, repeats: int, *, bound: int, filtered: bool, slots: int = 1
+) -> tuple[Timing, IntArray]:
+    """Flink CEP with watermarks ``bound`` ms behind; ``filtered``: other types are dropped in front of the pattern.
+    With several ``slots`` the pattern runs in each, by key; the events still come from one source, in order."""
     return run(
         "FlinkCep", flink_jars(), shape, events, repeats, parts=",".join(shape.parts), window=shape.window,
-        keyed=int(shape.keyed), rise=int(shape.rise), bound=bound, filter=int(filtered),
+        keyed=int(shape.keyed), rise=int(shape.rise), bound=bound, filter=int(filtered), slots=slots,
     )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""``PatternSink`` in Spark: against an empty shuffle of the same rows, and against what one can write in Spark itself.
+"""``PatternSink`` in Spark: against an empty shuffle of the same rows, against what one can write in Spark itself, and
+against Flink.
 
 Rule: all roads have the same events, and those that find patterns must find the same ones. Figures are rows per second
 of wall time and, as other work on the machine disturbs these least, of processor time of the whole process tree
@@ -9,6 +10,7 @@ of wall time and, as other work on the machine disturbs these least, of processo
   and their shuffle with tasks that do nothing: what Spark itself takes.
 * ``joins``: ``SEQ(A, B, C)`` as two stream-stream self joins with watermarks, and by hand in
   ``applyInPandasWithState``.
+* ``flink``: ``SEQ(A, B, C)`` and ``SEQ(A, !B, C)`` in Flink CEP with two task slots, which has the events in memory.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import latecomer as lc
+from benchmarks import jvm
 from benchmarks.harness import Disqualified, Report, table
 from benchmarks.limit import IntArray
-from benchmarks.shapes import W1
+from benchmarks.shapes import W1, W2, Shape
 from benchmarks.workloads import STREAM, keyed
 from latecomer.connectors.spark import PatternSink
 from latecomer.connectors.spark_cells import CELL_SCHEMA, make_cells
@@ -65,12 +69,14 @@ class Kept:
     that neither the start of a query nor the compiling of its plan is in the figures."""
 
     def __init__(self) -> None:
-        self.ids: list[IntArray] = []
+        self._ids: list[IntArray] = []
+        self._signs: list[IntArray] = []
         self._watch: Stopwatch | None = None
 
-    def __call__(self, ids: IntArray) -> None:
-        """A micro-batch has given these."""
-        self.ids.append(ids)
+    def __call__(self, ids: IntArray, signs: IntArray | None = None) -> None:
+        """A micro-batch has given these (None), or given (1) and taken back (-1)."""
+        self._ids.append(ids)
+        self._signs.append(np.ones(len(ids), np.int64) if signs is None else signs)
         if self._watch is None:
             self._watch = Stopwatch().__enter__()
 
@@ -81,8 +87,9 @@ class Kept:
         return self._watch
 
     def matches(self) -> IntArray:
-        """All of them, sorted."""
-        return np.unique(np.concatenate(self.ids), axis=0)
+        """Those that hold at the end, sorted."""
+        known, of = np.unique(np.concatenate(self._ids), axis=0, return_inverse=True)
+        return known[np.bincount(of.ravel(), np.concatenate(self._signs)) > 0]
 
 
 def _tree_seconds() -> float:
@@ -224,8 +231,34 @@ def joins(spark: Any, folder: Path, report: Report, repeats: int, quick: bool) -
     print(table(["road", "wall", "cpu", "matches"], shown), flush=True)
 
 
+def flink(spark: Any, folder: Path, report: Report, repeats: int, quick: bool) -> None:
+    """The sink beside Flink CEP with two task slots. Flink has the events as objects in memory and is warm; the sink
+    reads them from files, in micro-batches of a million rows."""
+    size, count = (50_000, 3) if quick else (1_000_000, 4)
+    events = keyed(size * count)
+    _frames(spark, folder / "in", events, size)
+    shown = []
+    for shape in (W1.shapes[0], W2.shapes[0]):
+        kept, home = Kept(), folder / shape.name
+        home.mkdir()
+        (home / "in").symlink_to(folder / "in")
+        _by_sink(spark, home, kept, shape)
+        watch, rows = kept.stop(), size * (count - 1)
+        timing, ids = jvm.flink(shape, events, min(repeats, 2), bound=DELAY_S * 1000, filtered=True, slots=2)
+        _same("PatternSink", kept.matches(), "Flink CEP", np.unique(ids, axis=0))
+        speeds = {
+            "PatternSink": (rows / watch.wall, rows / watch.cpu),
+            f"Flink CEP {jvm.FLINK}": (events.num_rows / timing.best, events.num_rows / timing.best_cpu),
+        }
+        for name, (wall, cpu) in speeds.items():
+            report.rows.append({"part": "flink", "query": shape.text, "road": name, "wall": wall, "cpu": cpu})
+            shown.append([shape.text, name, f"{wall:,.0f}", f"{cpu:,.0f}", f"{len(ids):,}"])
+    print(f"\nMicro-batches of {size:,} rows beside Flink CEP with two slots: rows/s")
+    print(table(["query", "road", "wall", "cpu", "matches"], shown), flush=True)
+
+
 #: The parts by name.
-PARTS = {"large": large, "small": small, "joins": joins}
+PARTS = {"large": large, "small": small, "joins": joins, "flink": flink}
 
 
 def _same(one: str, ones: IntArray, other: str, others: IntArray) -> None:
@@ -288,11 +321,10 @@ def _played(spark: Any, folder: Path, start: Callable[[Any], Any]) -> None:
         query.stop()
 
 
-def _by_sink(spark: Any, folder: Path, kept: Kept) -> None:
-    shape = W1.shapes[0]
-
+def _by_sink(spark: Any, folder: Path, kept: Kept, shape: Shape = W1.shapes[0]) -> None:
     def keep(batch_id: int, changes: pa.Table, late: pa.Table) -> None:
-        kept(np.asarray(changes["events"].combine_chunks().flatten()).reshape(-1, len(shape.positives)))
+        ids = np.asarray(changes["events"].combine_chunks().flatten()).reshape(-1, len(shape.positives))
+        kept(ids, np.where(pc.equal(changes["op"], "insert").to_numpy(), 1, -1))
 
     sink = PatternSink(STREAM, [_query(shape.text)], state=folder / "state", sinks=keep)
 

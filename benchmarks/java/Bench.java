@@ -43,7 +43,7 @@ public final class Bench {
         return events;
     }
 
-    /** Ids of matches, one after the other; only one thread writes. */
+    /** Ids of matches, one after the other; one thread writes at a time. */
     public static final class Matches {
         private long[] ids = new long[1 << 16];
         private int size;

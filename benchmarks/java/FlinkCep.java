@@ -19,7 +19,8 @@ import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.util.Collector;
 
 /**
- * A pattern in Flink CEP: a local cluster with one task slot, state on the heap, objects reused, no checkpoints.
+ * A pattern in Flink CEP: a local cluster, state on the heap, objects reused, no checkpoints. With one of {@code slots}
+ * all of the job runs in one task; with several one source feeds the patterns, which are spread by key.
  *
  * <p>Watermarks follow the largest time seen, less {@code bound}, told after every 200 ms of event time, as the default
  * interval would at the speed at which the events happened. Event time must be strictly increasing along a match,
@@ -45,23 +46,27 @@ public final class FlinkCep {
     }
 
     private static void once(Map<String, String> options) throws Exception {
-        StreamExecutionEnvironment env = StreamExecutionEnvironment.createLocalEnvironment(1, new Configuration());
+        int slots = Integer.parseInt(options.get("slots"));
+        StreamExecutionEnvironment env = StreamExecutionEnvironment.createLocalEnvironment(slots, new Configuration());
         env.getConfig().enableObjectReuse();
         long bound = Long.parseLong(options.get("bound"));
         String[] parts = options.get("parts").split(",");
         boolean keyed = options.get("keyed").equals("1");
         DataStream<Event> stream = env.fromSequence(0, events.length - 1)
+                .setParallelism(1)
                 .map(new Feed())
                 .returns(Event.class)
+                .setParallelism(1)
                 .assignTimestampsAndWatermarks(
                         WatermarkStrategy.<Event>forGenerator(c -> new Bounded(bound))
-                                .withTimestampAssigner((event, before) -> event.getTs()));
+                                .withTimestampAssigner((event, before) -> event.getTs()))
+                .setParallelism(1);
         if (options.get("filter").equals("1")) {
             java.util.Set<String> asked = new java.util.HashSet<>();
             for (String part : parts) {
                 asked.add(part.replace("!", ""));
             }
-            stream = stream.filter(event -> asked.contains(event.getKind()));
+            stream = stream.filter(event -> asked.contains(event.getKind())).setParallelism(1);
         }
         Pattern<Event, Event> pattern = pattern(parts, options.get("rise").equals("1"))
                 .within(Duration.ofMillis(Long.parseLong(options.get("window")) + 1));
@@ -154,9 +159,11 @@ public final class FlinkCep {
 
         @Override
         public void processMatch(Map<String, List<Event>> match, Context context, Collector<Long> out) {
-            for (String part : parts) {
-                if (!part.startsWith("!")) {
-                    MATCHES.add(match.get(part).get(0).getId());
+            synchronized (MATCHES) {
+                for (String part : parts) {
+                    if (!part.startsWith("!")) {
+                        MATCHES.add(match.get(part).get(0).getId());
+                    }
                 }
             }
         }
