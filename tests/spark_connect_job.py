@@ -4,25 +4,66 @@ Reads ``FOLDER/in`` twice over with a restart in between, and then with another 
 Tells what came of it on stdout.
 """
 
+import collections
+import json
 import os
 import sys
 from pathlib import Path
 
 from latecomer.connectors.sinks import SQLiteSink
 from latecomer.connectors.spark import PatternSink
+from latecomer.connectors.spark_stream import detect
+from tests import spark_java
 from tests.spark_job import COLUMNS, QUERIES, STREAM, tell
+
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def started(writer):
+    """Start a query. The server gives its Python worker ten seconds, which on a busy machine may be too few."""
+    for _ in range(20):
+        try:
+            return writer.start()
+        except Exception as error:
+            if "waiting for the Python worker" not in str(error):
+                raise
+    return writer.start()
+
+
+def detected(spark, root):
+    """Tell what both roads of ``detect`` find: the stream, batch by batch, and the finished files."""
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+    rows = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(root / "in"))
+    changes = detect(rows, STREAM, QUERIES, buckets=2, arrival="place")
+    writer = changes.writeStream.format("parquet").option("checkpointLocation", str(root / "detected"))
+    query = started(writer.option("path", str(root / "changes")).trigger(availableNow=True))
+    query.awaitTermination()
+    tell("streaming", json.dumps(net(spark.read.parquet(str(root / "changes")).toArrow())))
+    finished = spark.read.schema(COLUMNS).parquet(str(root / "in"))
+    tell("static", json.dumps(net(detect(finished, STREAM, QUERIES, buckets=2, arrival="place").toArrow())))
+
+
+def net(changes):
+    """The matches that hold after all changes: (query, events), sorted."""
+    held = collections.Counter()
+    for row in changes.to_pylist():
+        held[row["query"], tuple(row["events"])] += 1 if row["op"] == "insert" else -1
+    assert set(held.values()) <= {0, 1}
+    return sorted(match for match, times in held.items() if times)
 
 
 def main(root):
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = "120"  # seconds; 15 are few on a busy machine
     from pyspark.sql import SparkSession
 
     settings = {
         "spark.sql.shuffle.partitions": "2",
         "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.python.authenticate.socketTimeout": "120s",
         "spark.sql.warehouse.dir": str(root / "warehouse"),
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv4Stack=true",
+        "spark.driver.extraJavaOptions": spark_java.options(),
     }
     builder = SparkSession.builder.remote("local[2]")
     for name, value in settings.items():
@@ -34,7 +75,7 @@ def main(root):
         sink = PatternSink(STREAM, QUERIES, state=root / "state", sinks=SQLiteSink(root / "results.sqlite"), buckets=2)
         events = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(root / "in"))
         writer = events.writeStream.foreachBatch(sink).option("checkpointLocation", str(root / checkpoint))
-        query = writer.trigger(availableNow=True).start()
+        query = started(writer.trigger(availableNow=True))
         try:
             query.awaitTermination()
         finally:
@@ -52,6 +93,7 @@ def main(root):
         tell("refused", str(error).replace("\n", " "))
     sink.finish(spark)
     sink.close()
+    detected(spark, root)
     tell("done")
     spark.stop()
 

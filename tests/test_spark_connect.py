@@ -1,5 +1,7 @@
-"""PatternSink through Spark Connect: the client speaks to a server, and the sink runs in a worker of the server's."""
+"""PatternSink and detect through Spark Connect: the client speaks to a server, and the sink runs in a worker of the
+server's."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
+import latecomer as lc
 from tests import sinks_kit, spark_job
+from tests.spark_connect_job import net
 from tests.test_spark import cut
 from tests.test_spark_faults import answer, each_change_once, held
 
 pytestmark = pytest.mark.spark
 
 
-def test_the_answers_are_the_oracles_and_a_replaced_checkpoint_is_refused(tmp_path):
+def test_both_surfaces_give_the_oracles_answers_and_a_replaced_checkpoint_is_refused(tmp_path):
     events = spark_job.events(12)
     spark_job.write_input(tmp_path, cut(events, 4))
     (tmp_path / "later").mkdir()
@@ -34,3 +38,9 @@ def test_the_answers_are_the_oracles_and_a_replaced_checkpoint_is_refused(tmp_pa
     assert held(case) == answer(events)
     assert each_change_once(case) == len(held(case))
     assert {r["batch_id"] for r in case.rows("changes")} <= set(range(5))
+    static, streaming = (
+        [(query, tuple(match)) for query, match in json.loads(told[road])] for road in ("static", "streaming")
+    )
+    assert static == answer(events)
+    runtime = lc.Runtime(spark_job.STREAM, spark_job.QUERIES)
+    assert streaming == net(runtime.process(events).changes)  # the stream has not ended
