@@ -393,9 +393,11 @@ class Store:
             if floor <= begin:
                 self._purged = floor
             elif purged is not None:
-                self._purged = max(self._purged, begin + purged)  # what was begun a while ago is done
+                if purged:
+                    self._purged = max(self._purged, begin + purged)  # what was begun a while ago is done
                 if floor - self._purged >= 1 << (bits - 2):
                     self._dropped(number, frame, frame.old.purge(floor - begin))
+                    self._purged = max(self._purged, begin + (frame.old.purged or 0))  # of what is short at once
 
     def _free(self, saved: list[Saved]) -> None:
         if saved:
