@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from latecomer.connectors.kafka import commit
 from latecomer.connectors.kafka.commit import Aborted, Answers, AtLeastOnce, Stale
+from latecomer.connectors.kafka.loop import Member
 from latecomer.connectors.kafka.state import Saving
 from latecomer.connectors.kafka.task import Mark, MatchTask
 
@@ -193,3 +194,19 @@ def test_versions_of_a_large_state_take_a_tenth_of_the_time(monkeypatch):
         clock[0] += 0.5
     gaps = np.diff(task.begun)
     assert len(gaps) >= 2 and (gaps >= 30).all() and (gaps < 35).all()
+
+
+def test_a_producer_that_cannot_begin_is_given_up_for_another(monkeypatch):
+    """As when librdkafka looks for a coordinator that it never finds again."""
+
+    class Lost:
+        def init_transactions(self, seconds):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no coordinator", retriable=True))
+
+    times = iter([0.0, 10.0, 31.0])
+    monkeypatch.setattr(commit.time, "monotonic", lambda: next(times))
+    member, beats = Member.__new__(Member), []
+    member._producer, member.watch = Lost(), SimpleNamespace(beat=lambda: beats.append(1))
+    with pytest.raises(commit.Rejoin, match="no coordinator"):
+        member._begin_transactions()
+    assert len(beats) == 1

@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 SLICE = 1.0
 #: Seconds after which a call that should have ended after a slice never will.
 STUCK = 10.0
-#: Seconds for which a commit may be asked for again and again.
-PATIENCE = 120.0
+#: Seconds for which the same may be asked for again and again. Now and then librdkafka never finds a transaction's
+#: coordinator again after it has gone; another producer does.
+PATIENCE = 30.0
 #: Seconds after a transaction in which nothing is written: brokers still put it away, would refuse the first message
 #: of the next one, and librdkafka asks again only after 20 ms.
 PAUSE = 0.005

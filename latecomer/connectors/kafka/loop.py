@@ -74,7 +74,7 @@ _HOPELESS = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
 )
 #: Failures in a row, without a commit between them, after which the process gives up.
-PATIENCE = 10
+PATIENCE = 40
 
 
 def run(pipeline: Pipeline, watch: Watch) -> None:
@@ -153,7 +153,7 @@ class Member:
             topics.append(self.pipeline.repartition.topic)
         try:
             if self._exact:
-                attempt(lambda: self._producer.init_transactions(5), self.watch.beat)
+                self._begin_transactions()
             self._consumer.subscribe(topics, self._assigned, self._revoked, self._lost)
             while not self.watch.stopping:
                 self.turn()
@@ -165,6 +165,12 @@ class Member:
             self.commits.close()
             for name in self.tasks:
                 self._keeper.release(name)
+
+    def _begin_transactions(self) -> None:
+        try:
+            attempt(lambda: self._producer.init_transactions(5), self.watch.beat)
+        except Aborted as problem:
+            raise Rejoin(str(problem)) from problem
 
     def turn(self) -> None:
         """One turn of the loop, steps as in the module's head."""
