@@ -261,3 +261,17 @@ def test_a_reference_that_is_not_in_the_log_is_an_error():
     machine.log._dense += 1
     with pytest.raises(IndexError, match="not in the log"):
         list(machine.compiled.inserted(False))
+
+
+def test_in_memory_references_are_numbers_however_many_events_have_come():
+    """Where slices leave memory a reference also tells a slice; elsewhere all of its bits are the number."""
+    query = lc.Query("PATTERN SEQ(A a, B b) WHERE [k] AND b.v > a.v WITHIN 10 s", name="q", level=lc.Aggressive("10 s"))
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query)
+    runtime.process([{"id": 0, "type": "A", "ts": 0, "k": "x", "v": 1}])
+    log = runtime._engine.log
+    log.drop_before(1)
+    log._look_at = 0
+    log.drop_before(1)
+    log._dense = 1 << 41  # what is behind it has been forgotten
+    rows = [{"id": n, "type": "AB"[n % 2 == 0], "ts": 20 + n, "k": "x", "v": n} for n in (1, 2)]
+    assert runtime.process(rows).changes["events"].to_pylist() == [[1, 2]]

@@ -303,9 +303,10 @@ static PyObject *program(PyObject *self, PyObject *const *args, Py_ssize_t count
 /* --- one call --------------------------------------------------------------------------------------------------- */
 
 /* Where in the columns the event of a reference is: from `dense` on one after another, before that as the sparse
- * numbers say (`storage/numbers.py`), ascending or as bits with counts. */
+ * numbers say (`storage/numbers.py`), ascending or as bits with counts. `number`: the bits of a reference that are its
+ * number. */
 typedef struct {
-    int64_t dense, sparse, base, block;
+    int64_t number, dense, sparse, base, block;
     const int64_t *plain, *blocks;
     const uint8_t *bytes, *within;
     npy_intp size;
@@ -336,11 +337,9 @@ typedef struct {
     int lost, short_of_memory;
 } Follow;
 
-#define SEQUENCE ((INT64_C(1) << 40) - 1) /* the part of a reference that is its number (`storage/pages.py`) */
-
 static int64_t place_of(const Places *places, int64_t ref)
 {
-    ref &= SEQUENCE;
+    ref &= places->number;
     if (ref >= places->dense)
         return ref - places->dense + places->sparse;
     if (places->plain) {
@@ -896,22 +895,23 @@ static int column_of(PyObject *given, const int64_t *layout, Column *column)
     return part[2] == Py_None || (column->valid = lent(part[2], 1, &column->n)) != NULL;
 }
 
-/* Places from (dense, sparse, numbers) or (dense, sparse, bytes, within, blocks, block bits, base). */
+/* Places from (number, dense, sparse, numbers) or (number, dense, sparse, bytes, within, blocks, block bits, base). */
 static int places_of(PyObject *given, Places *places)
 {
     npy_intp plain = -1, within = -1, blocks = -1;
-    int bits = PyTuple_Check(given) && PyTuple_GET_SIZE(given) == 7;
-    PyObject **part = items(given, bits ? 7 : 3, "parts of places");
-    if (!part || !integer(part[0], &places->dense) || !integer(part[1], &places->sparse))
+    int bits = PyTuple_Check(given) && PyTuple_GET_SIZE(given) == 8;
+    PyObject **part = items(given, bits ? 8 : 4, "parts of places");
+    if (!part || !integer(part[0], &places->number) || !integer(part[1], &places->dense) ||
+        !integer(part[2], &places->sparse))
         return 0;
     if (!bits)
-        return (places->plain = lent(part[2], 8, &plain)) && plain == places->sparse;
+        return (places->plain = lent(part[3], 8, &plain)) && plain == places->sparse;
     places->size = -1;
-    if (!(places->bytes = lent(part[2], 1, &places->size)))
+    if (!(places->bytes = lent(part[3], 1, &places->size)))
         return 0;
     within = places->size;
-    return (places->within = lent(part[3], 1, &within)) && (places->blocks = lent(part[4], 8, &blocks)) &&
-           integer(part[5], &places->block) && integer(part[6], &places->base) && places->size <= blocks << places->block;
+    return (places->within = lent(part[4], 1, &within)) && (places->blocks = lent(part[5], 8, &blocks)) &&
+           integer(part[6], &places->block) && integer(part[7], &places->base) && places->size <= blocks << places->block;
 }
 
 /* Sources, columns, places and seeds of a call. 0: not usable, or (`nothing`) without matches whatever the seeds. */
