@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -35,12 +36,12 @@ _MOST_SIGMAS = 8.0
 _CALL = re.compile(r"\s*([a-z]+)\s*(?:\(\s*([0-9.]+)\s*\))?\s*")
 
 
-class Shape:
+class Shape(ABC):
     """A distribution over an interval of any length."""
 
+    @abstractmethod
     def cumulative(self, x: F64) -> F64:
         """How much lies below each ``x``, from 0 at 0 to 1 at 1."""
-        raise NotImplementedError
 
     def weights(self, units: int) -> F64:
         """The probability of each of ``units`` units; they sum to 1.

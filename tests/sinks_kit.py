@@ -5,6 +5,7 @@ A case makes sinks onto one and the same place, again and again, as restarts of 
 
 import json
 import uuid
+from abc import ABC, abstractmethod
 
 import pyarrow as pa
 
@@ -37,11 +38,12 @@ def late(*ids):
     return pa.Table.from_pylist([{"late_id": i, "query": "q", "reason": "after_k"} for i in ids], LATE)
 
 
-class Case:
+class Case(ABC):
     """Where a sink writes to; ``make`` gives a new sink onto it."""
 
+    @abstractmethod
     def make(self):
-        raise NotImplementedError
+        """A new sink."""
 
     def opened(self, job="job"):
         sink = self.make()
@@ -59,9 +61,9 @@ class Case:
     def late(self):
         return [(r["batch_id"], r["late_id"]) for r in self.rows("late")]
 
+    @abstractmethod
     def rows(self, table):
         """The rows of a table as dicts, logs in order of (batch, place)."""
-        raise NotImplementedError
 
 
 class DuckDB(Case):

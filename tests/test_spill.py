@@ -299,7 +299,8 @@ def test_the_budget_holds(tmp_path):
     assert runtime.explain()["memory"]["events_on_shelf"] > 40_000
 
 
-def test_what_was_only_read_leaves_memory_without_being_written(tmp_path):
+def on_the_shelf(tmp_path):
+    """A runtime all of whose events have left memory, so that nothing is written together with what is read next."""
     query = lc.Query("PATTERN SEQ(A a, C c) WHERE [k] WITHIN 100 s", name="q", level=lc.Aggressive("1000000 s"))
     spill = lc.Spill(tmp_path / "state", batch=0)
     runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query, memory="1 MiB", spill=spill)
@@ -307,6 +308,11 @@ def test_what_was_only_read_leaves_memory_without_being_written(tmp_path):
     for start_at in range(0, 8_000, 500):
         runtime.process(matched(start_at))
     runtime._engine.memory.make_room(0)
+    return runtime
+
+
+def test_what_was_only_read_leaves_memory_without_being_written(tmp_path):
+    runtime = on_the_shelf(tmp_path)
     before = runtime.explain()["memory"]
     late = runtime.process([{"id": -1, "type": "A", "ts": 10, "k": "5"}]).changes
     assert late.column("events").to_pylist() == [[-1, 11]]
@@ -317,13 +323,7 @@ def test_what_was_only_read_leaves_memory_without_being_written(tmp_path):
 
 def test_late_events_without_partners_read_no_frame(tmp_path):
     """The filters in memory say that no frame on the shelf holds their keys."""
-    query = lc.Query("PATTERN SEQ(A a, C c) WHERE [k] WITHIN 100 s", name="q", level=lc.Aggressive("1000000 s"))
-    spill = lc.Spill(tmp_path / "state", batch=0)
-    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query, memory="1 MiB", spill=spill)
-    runtime._spilling = replace(runtime._spilling, budget=0)
-    for start_at in range(0, 8_000, 500):
-        runtime.process(matched(start_at))
-    runtime._engine.memory.make_room(0)  # what it writes may be joined with what it reads
+    runtime = on_the_shelf(tmp_path)
     reads = runtime.explain()["memory"]["reads"]
     late = [{"id": -k, "type": "A", "ts": 40 * k, "k": f"new {k}"} for k in range(1, 200)]
     assert not runtime.process(late).changes.num_rows

@@ -11,6 +11,7 @@ A bucket for which there is neither a row nor news of the clock is not even look
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,7 +40,7 @@ _ROWS_PER_RESULT = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Buckets:
+class Buckets(ABC):
     """Takes cells bucket by bucket, in order, and runs the engine over them; where its state lives, the heirs say.
 
     Attributes:
@@ -56,9 +57,9 @@ class Buckets:
     step: int | None
     finish: bool
 
+    @abstractmethod
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for bucket, cells in self._by_bucket(batches):
-            yield from self._bucket(bucket, cells)
+        """What the buckets of these cells give back, in rows of ``RESULT_SCHEMA``."""
 
     def _by_bucket(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
         """Each bucket's number and cells."""
@@ -71,10 +72,6 @@ class Buckets:
         starts = np.flatnonzero(np.diff(buckets, prepend=-1))
         for start, end in zip(starts, np.append(starts[1:], len(buckets)), strict=True):
             yield int(buckets[start]), table.slice(start, end - start)
-
-    def _bucket(self, bucket: int, cells: pa.Table) -> Iterator[pa.RecordBatch]:
-        """What one bucket gives back, in rows of ``RESULT_SCHEMA``."""
-        raise NotImplementedError
 
     @property
     def one_clock(self) -> bool:

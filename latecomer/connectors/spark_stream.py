@@ -145,12 +145,13 @@ class OneBucket(Buckets):
     schema: pa.Schema
     kind: str = "changes"
 
-    def _bucket(self, bucket: int, cells: pa.Table) -> Iterator[pa.RecordBatch]:
-        rows, clock = unpack_cells(cells, self.arrival)
-        parcel = Parcel(bucket, self.kind)
-        for output in self._outputs(Runtime.restore(self.fresh), rows, clock):
-            yield from parcel.add(getattr(output, self.kind))
-        yield from parcel.rest()
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for bucket, cells in self._by_bucket(batches):
+            rows, clock = unpack_cells(cells, self.arrival)
+            parcel = Parcel(bucket, self.kind)
+            for output in self._outputs(Runtime.restore(self.fresh), rows, clock):
+                yield from parcel.add(getattr(output, self.kind))
+            yield from parcel.rest()
 
     def go_on(self, state: bytes | None, cells: pa.Table | None, now: int | None) -> tuple[list[bytes], bytes, bool]:
         """What the bucket says to more ``cells`` (None: only time passes), packed; its new state; and whether anything

@@ -37,7 +37,7 @@ from latecomer.runtime.selection import Selector
 from latecomer.runtime.share import Share
 from latecomer.runtime.spill import Spilling
 from latecomer.runtime.timekeeper import Moments, Timekeeper
-from latecomer.storage.coldids import ColdIds
+from latecomer.storage.coldids import CACHE, ColdIds
 from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import U64, hash_column, hash_contents
 from latecomer.storage.ids import IdIndex
@@ -51,9 +51,6 @@ from latecomer.units import Duration
 #: Slices of event time that may leave memory one by one: more of them are finer, and cost more per batch.
 _SLICES = 128
 
-#: Bytes of ids from the shelf in memory at most.
-_RECENT = 1 << 20
-
 #: A late event may wait for the shelf for this part of the time that state is kept, or for a window.
 _WAIT = 4
 
@@ -61,11 +58,6 @@ _NONE_OF_THEM = np.zeros(0, bool)
 
 #: A piece of output: a record batch of changes, or one of late rows.
 Piece = tuple[bool, pa.RecordBatch]
-
-
-def _recent(budget: int | None) -> int:
-    """Bytes of ids that were read from the shelf and stay in memory."""
-    return _RECENT if budget is None else min(_RECENT, budget // 16)
 
 
 def attributes_of(plans: Sequence[Plan]) -> set[str]:
@@ -116,7 +108,10 @@ class Engine:
         self.intake.prepare({name for plan in plans for name in plan.key}, columns)
         self.log = EventLog(columns, pages, self.layout.bits)
         self.ids = IdIndex()
-        self.cold = None if spill is None else ColdIds(spill.pager.shelf, kept[id_name], cache=_recent(spill.budget))
+        self.cold = None
+        if spill is not None:
+            cache = CACHE if spill.budget is None else min(CACHE, spill.budget // 16)
+            self.cold = ColdIds(spill.pager.shelf, kept[id_name], cache=cache)
         self.memory = None if spill is None else Memory(self, spill.pager, spill.budget)
         proves = any(policy.proves for policy in policies)
         self.time = Timekeeper(stream, self.types, self.unit, proves, self.log)

@@ -34,6 +34,8 @@ from latecomer.storage.idruns import I32, Columns, Keep, Run, in_order, ranges, 
 from latecomer.storage.shelf import Shelf, Slot
 from latecomer.storage.sieve import Sieve, marks
 
+#: Bytes of blocks that stay in memory, unless there is a reason for less.
+CACHE = 1 << 20
 _GROWTH = 12  # so many runs of one size become one: writing an entry again costs more than probing some more filters
 _PARTS = 64  # a run that holds this part of all is left alone: one more filter costs less than writing it again
 _SMALL = 4_096  # runs below this count as if they had this size
@@ -60,7 +62,7 @@ class ColdIds:
     ([1], ['e1'])
     """
 
-    def __init__(self, shelf: Shelf, kind: pa.DataType, *, cache: int = 1 << 20) -> None:
+    def __init__(self, shelf: Shelf, kind: pa.DataType, *, cache: int = CACHE) -> None:
         self._shelf = shelf
         self._kind = kind
         self._runs: list[Run] = []

@@ -156,8 +156,8 @@ class EventLog:
         return tuple([cast("FixedColumn | BytesColumn", self.columns[name]).plain() for name in names])
 
     def places(self) -> tuple[Any, ...]:
-        """Where in the columns events are: the bits of a reference that are its number, the number from which on all are
-        there, how many lie before it, and these (:meth:`latecomer.storage.numbers.Numbers.plain`).
+        """Where in the columns events are: the bits of a reference that are its number, the number from which on all
+        are there, how many lie before it, and these (:meth:`latecomer.storage.numbers.Numbers.plain`).
         """
         number = -1 if self.pages is None else SEQUENCE
         return number, self._dense, len(self._sparse), *self._sparse.plain()

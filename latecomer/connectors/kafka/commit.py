@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -193,7 +194,7 @@ class Outbox:
         return True
 
 
-class Commits:
+class Commits(ABC):
     """What both modes have in common."""
 
     def __init__(self, consumer: Consumer, producer: Producer, keeper: StateKeeper, interval: float) -> None:
@@ -216,19 +217,19 @@ class Commits:
         """Something is about to be written."""
         self.open = True
 
+    @abstractmethod
     def commit(self, tasks: Sequence[Task], alive: Callable[[], None], every: bool = False) -> None:
         """Commit what the tasks have taken in, all of which has been given to the producer (step 1). With ``every``
         states have new versions, and it is done in the end; else it may be pending."""
-        raise NotImplementedError
 
-    def proceed(self) -> None:
+    def proceed(self) -> None:  # noqa: B027 (only some are ever pending)
         """Go on with a commit that is pending, as far as that goes without waiting."""
 
+    @abstractmethod
     def abort(self, alive: Callable[[], None]) -> None:
         """Give up what is open or pending. Raises Fenced when the producer is of no more use."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (only some have something to close)
         """There will be no more commits."""
 
     def _versions(self, tasks: Iterable[Task], every: bool) -> list[tuple[MatchTask, str]]:
