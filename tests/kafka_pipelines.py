@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 import latecomer as lc
 from latecomer.connectors.kafka.config import loads
-from tests import oracle
+from tests import oracle, topics
 
 ROOT = Path(__file__).parent.parent
 MINUTE = 60_000
@@ -258,23 +258,7 @@ class Scenario:
         assert Counter((header(m, "reason"), m.value()) for m in letters.values()) == dead
 
     def read(self, topic, isolation="read_committed"):
-        """All messages of a topic that such a reader sees, partition by partition."""
-        config = {"bootstrap.servers": self.kafka.bootstrap, "group.id": uuid.uuid4().hex, "log_level": 0}
-        consumer = Consumer({**config, "isolation.level": isolation, "enable.partition.eof": True})
-        try:
-            parts = sorted(consumer.list_topics(topic, 10).topics[topic].partitions)
-            consumer.assign([TopicPartition(topic, p, 0) for p in parts])
-            found, ended, until = [], set(), time.monotonic() + 30
-            while len(ended) < len(parts) and time.monotonic() < until:
-                for message in consumer.consume(1000, 0.2):
-                    if message.error() is None:
-                        found.append(message)
-                    else:
-                        ended.add(message.partition())
-            assert len(ended) == len(parts), f"{topic}: no end within 30 s, a transaction may have been left open"
-            return found
-        finally:
-            consumer.close()
+        return topics.read(self.kafka.bootstrap, topic, isolation)
 
     def committed(self):
         """How many of the sent messages are behind the group's committed offsets, and how many were sent."""

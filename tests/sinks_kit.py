@@ -162,27 +162,9 @@ class Kafka(Case):
 
     def messages(self, table):
         """All committed messages of a topic, in order of partition and offset."""
-        from confluent_kafka import Consumer, TopicPartition
+        from tests import topics
 
-        topic = f"{self.topic}-{table}"
-        settings = {"bootstrap.servers": self.servers, "group.id": uuid.uuid4().hex, "enable.auto.commit": False}
-        reader = Consumer(
-            settings | {"isolation.level": "read_committed", "enable.partition.eof": True, "log_level": 0}
-        )
-        found, left = [], {0, 1}
-        try:
-            reader.assign([TopicPartition(topic, p, 0) for p in left])
-            for _ in range(600):
-                for message in reader.consume(1000, timeout=0.1):
-                    if message.error():
-                        left.discard(message.partition())
-                    else:
-                        found.append(message)
-                if not left:
-                    return found
-            raise AssertionError(f"topic {topic} has no end")
-        finally:
-            reader.close()
+        return topics.read(self.servers, f"{self.topic}-{table}")
 
     def rows(self, table):
         found = {} if table == "matches" else []

@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 import latecomer as lc
 from latecomer.connectors.kafka.config import load
 from latecomer.demo import flights
+from tests import topics
 
 pytestmark = pytest.mark.kafka
 FOLDER = Path(__file__).parent.parent / "examples" / "kafka"
@@ -31,28 +32,9 @@ def _module(name):
 broker, matches, producer = (_module(name) for name in ("broker", "matches", "producer"))
 
 
-def _log(brokers, topic):
+def _log(kafka, topic):
     """All that was committed, by partition in order."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": brokers,
-            "group.id": "log",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    partitions = set(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
-    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
-    found, until = [], time.monotonic() + 60
-    while partitions and time.monotonic() < until:
-        for message in consumer.consume(1000, 0.5):
-            if message.error() is not None:
-                partitions.discard(message.partition())
-            else:
-                found.append(json.loads(message.value()))
-    consumer.close()
-    assert not partitions
-    return found
+    return [json.loads(message.value()) for message in topics.read(kafka.bootstrap, topic)]
 
 
 def _wait_until_committed(brokers, process, *, all_of_it):
@@ -136,11 +118,11 @@ def test_a_month_of_flights_gives_what_the_embedded_runtime_gives(kafka, tmp_pat
         assert now[some][name] == expected[some][name]
 
     held = set()
-    for change in _log(kafka.bootstrap, "flights-changes"):
+    for change in _log(kafka, "flights-changes"):
         if change["op"] == "insert":
             assert change["match_id"] not in held
             held.add(change["match_id"])
         else:
             held.remove(change["match_id"])
     assert held == expected.keys()
-    assert _log(kafka.bootstrap, "flights-late") == _log(kafka.bootstrap, "flights-dead") == []
+    assert _log(kafka, "flights-late") == _log(kafka, "flights-dead") == []

@@ -249,12 +249,27 @@ class Member:
         messages: list[Any] = self._consumer.consume(1, wait)
         if not messages:
             return None
+        tasks = dict(self._of)
         if self.pipeline.limits.batch > 1:
             gather = max(min(self._took * GATHER, MOST), LEAST, self.commits.quiet_until - time.monotonic())
             messages += self._consumer.consume(self.pipeline.limits.batch - 1, gather)
         began = time.monotonic()
+        opened = [partition for partition, task in self._of.items() if tasks.get(partition) is not task]
+        if opened:
+            messages = self._without(messages, opened)
         self._give(messages)
         return began
+
+    def _without(self, messages: Sequence[Any], opened: Sequence[Partition]) -> list[Any]:
+        """Messages but those of partitions that were opened while they were gathered. Some may be from before, and what
+        was taken in before them may lie behind a commit that failed; so all of these come again."""
+        starts = [TopicPartition(*partition, self._of[partition].positions[partition]) for partition in opened]
+        if self._eager:  # then all have been opened
+            self._consumer.assign(starts)
+        else:
+            self._consumer.incremental_unassign(starts)
+            self._consumer.incremental_assign(starts)
+        return [m for m in messages if m.error() is not None or (m.topic(), m.partition()) not in opened]
 
     def _give(self, messages: Sequence[Any]) -> None:
         """Give messages to their tasks."""
