@@ -32,7 +32,7 @@ def test_the_id_index_remembers_what_it_must(smallest: int, data: st.DataObject,
     """Each mark is entered once, whatever the hand is doing; only what may be forgotten is."""
     with mock.patch.multiple(ids, _SMALLEST=smallest, _STEP=step):
         index, known, floor, end = IdIndex(), dict[int, int](), 0, apart
-        for kind, n in data.draw(st.lists(st.tuples(st.sampled_from("eeeeafrmd"), st.integers(1, 40)), max_size=30)):
+        for kind, n in data.draw(st.lists(st.tuples(st.sampled_from("eeeeafrmdp"), st.integers(1, 40)), max_size=30)):
             # Few bits of the mark differ where the shift is large: long chains, also over the table's end.
             drawn = data.draw(st.lists(st.integers(0, 60), min_size=n, max_size=n))
             hashes = np.array(drawn, np.uint64) << np.uint64(shift)
@@ -62,6 +62,12 @@ def test_the_id_index_remembers_what_it_must(smallest: int, data: st.DataObject,
                 index.move(marks, moved - 3, moved)
                 known = {mark: ref + 3 for mark, ref in known.items()}
                 end += 3
+            if kind == "p":
+                own = data.draw(st.sets(st.sampled_from([*known, 77])))
+                asked = np.array([*own, 77], np.uint64) << np.uint64(32)
+                part = index.part(asked, np.array([*(known.get(mark, -1) for mark in own), end]))
+                found = dict(zip(part["marks"].tolist(), part["refs"].tolist(), strict=True))
+                assert found == {mark: known[mark] for mark in own if mark in known}
             if kind == "d":
                 state, index = index.dump(), IdIndex()
                 index.load(state)

@@ -557,14 +557,15 @@ class Engine:
 
     def dump(self) -> dict[str, Any]:
         """State as plain data; of what is on the shelf only the slots."""
-        known: I64 | None = None
-        if self.log.pages:
-            census = self.log.census()
-            known = census.numbers[self.log.fresh(census)]  # the others are known as cold
+        unpaged = self.log.unpaged()
+        if unpaged is None:
+            ids = self.ids.dump()
+        else:  # the others are known as cold
+            ids = self.ids.part(self._id_hashes(self.log.take(self.intake.id_name, unpaged[1])), unpaged[1])
         return {
             "bits": self.layout.bits,
-            "log": self.log.dump(),
-            "ids": self.ids.dump(known),
+            "log": self.log.dump(unpaged),
+            "ids": ids,
             "cold": None if self.cold is None else self.cold.dump(),
             "time": self.time.dump(),
             "next_number": self.intake.next_number,

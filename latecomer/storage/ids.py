@@ -297,13 +297,19 @@ class IdIndex:
         entry = self._table.marks.itemsize + self._table.refs.itemsize
         return int(_SPARSE * (self._count + meanwhile + n)) * entry * n // meanwhile
 
-    def dump(self, only: I64 | None = None) -> dict[str, Any]:
-        """The entries (whose references are among ``only``) as plain data."""
+    def dump(self) -> dict[str, Any]:
+        """The entries as plain data."""
         marks, refs = self._entries()
-        if only is not None:
-            own = np.isin(refs, only)
-            marks, refs = marks[own], refs[own]
         return {"marks": marks, "refs": refs}
+
+    def part(self, hashes: U64, refs: I64) -> dict[str, Any]:
+        """Those of :meth:`dump` that are the entries of ``hashes`` with ``refs``, without a look at all others."""
+        marks, found = kernels.marks_of(hashes), [_NONE]
+        for table, rows, places in self._walk(marks):
+            own = (self._at(table, places) == refs.take(rows)).nonzero()[0]
+            found.append(rows.take(own))
+        rows = np.concatenate(found)
+        return {"marks": marks.take(rows), "refs": refs.take(rows)}
 
     def load(self, state: dict[str, Any]) -> None:
         order = state["marks"].argsort()  # so that filling goes through memory in order

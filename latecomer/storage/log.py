@@ -282,7 +282,8 @@ class EventLog:
     @property
     def held(self) -> int:
         """Events in memory or in pages, each once."""
-        return len(self) if not self.pages else len(self.pages) + int(np.count_nonzero(self.fresh(self.census())))
+        unpaged = self.unpaged()
+        return len(self) if unpaged is None else len(self.pages or ()) + len(unpaged[0])
 
     # --- pages -------------------------------------------------------------------------------------------------------
 
@@ -297,6 +298,14 @@ class EventLog:
             return np.ones(len(census.slices), bool)
         pages = self.pages
         return census.numbers >= by_slice(census.slices, lambda some: pages.ends(page_of(some)))
+
+    def unpaged(self) -> tuple[I64, I64] | None:
+        """Positions and numbers of the events in memory that no page holds yet; None: all, there are no pages."""
+        if not self.pages:
+            return None
+        census = self.census()
+        at = self.fresh(census).nonzero()[0]
+        return at, census.numbers.take(at)
 
     def unsaved(self, slices: I64, census: Census) -> I64:
         """Positions of the events of these slices that no page holds yet."""
@@ -351,22 +360,21 @@ class EventLog:
         """Bytes in memory."""
         return self.hot_bytes if self.pages is None else self.hot_bytes + self.pages.nbytes
 
-    def dump(self) -> dict[str, Any]:
-        """The events that no page holds, and what pages there are."""
-        census = self.census()
-        fresh = slice(None) if not self.pages else self.fresh(census).nonzero()[0]
-        if isinstance(fresh, slice):
-            columns = {name: column.live() for name, column in self.columns.items()}
+    def dump(self, unpaged: tuple[I64, I64] | None) -> dict[str, Any]:
+        """The events that no page holds, as :meth:`unpaged` says, and what pages there are."""
+        at: I64 | slice
+        if unpaged is None:
+            at, columns = slice(None), {name: column.live() for name, column in self.columns.items()}
             sparse, dense = self._sparse.all(), self._dense
         else:
-            columns = {name: column.take(fresh) for name, column in self.columns.items()}
-            sparse, dense = census.numbers[fresh], self.end
+            (at, sparse), dense = unpaged, self.end
+            columns = {name: column.take(at) for name, column in self.columns.items()}
         return {
             "dense": dense,
             "sparse": sparse,
-            "ts": self._ts.live()[fresh],
-            "types": self._types.live()[fresh],
-            "content": self._content.live()[fresh],
+            "ts": self._ts.live()[at],
+            "types": self._types.live()[at],
+            "content": self._content.live()[at],
             "columns": columns,
             "pages": None if self.pages is None else self.pages.dump(),
         }
