@@ -1,6 +1,7 @@
 """Commits at least once, without a broker: who asks for them goes on at once, and nothing is committed of which the
 brokers do not have everything."""
 
+import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -210,3 +211,23 @@ def test_a_producer_that_cannot_begin_is_given_up_for_another(monkeypatch):
     with pytest.raises(commit.Rejoin, match="no coordinator"):
         member._begin_transactions()
     assert len(beats) == 1
+
+
+def test_a_consumer_that_never_closes_is_left_behind(monkeypatch, caplog):
+    """As when librdkafka is in the middle of a rebalance that nobody ends any more."""
+    monkeypatch.setattr(commit, "SLICE", 0.01)
+    monkeypatch.setattr(commit, "STUCK", 0.05)
+    end, closed, beats = threading.Event(), [], []
+
+    class Stuck:
+        def close(self):
+            closed.append(end.wait(30))
+
+    member = Member.__new__(Member)
+    member._consumer, member.watch = Stuck(), SimpleNamespace(beat=lambda: beats.append(1))
+    member._leave()
+    assert not closed and len(beats) == 5 and "left without an answer" in caplog.text
+    end.set()
+    member._leave()
+    assert True in closed
+    assert caplog.text.count("left without an answer") == 1

@@ -102,7 +102,8 @@ def _raise_unless_retriable(error: KafkaError, end: float) -> None:
 
 class Aside:
     """A thread for calls of librdkafka that may never return: ``send_offsets_to_transaction`` forgets its time limit
-    when the group's coordinator goes away at the wrong moment. Who calls through here gets its own back."""
+    when the group's coordinator goes away at the wrong moment, ``close`` when a rebalance is under way. Who calls
+    through here gets its own back."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()

@@ -32,6 +32,7 @@ from latecomer.connectors.kafka.clients import consumer_properties, producer_pro
 from latecomer.connectors.kafka.commit import (
     Aborted,
     Answers,
+    Aside,
     AtLeastOnce,
     Commits,
     ExactlyOnce,
@@ -161,10 +162,22 @@ class Member:
         finally:
             self._gone = True  # what there was to commit is committed, or cannot be
             self.watch.ready(False)
-            self._consumer.close()
+            self._leave()
             self.commits.close()
             for name in self.tasks:
                 self._keeper.release(name)
+
+    def _leave(self) -> None:
+        """Leave the group. Where a rebalance is under way librdkafka may never come back from that, though brokers have
+        seen the process leave; then the consumer is left to itself. At worst it counts as a member until it has asked
+        for nothing for ``max.poll.interval.ms``."""
+        aside = Aside()
+        try:
+            aside.call(self._consumer.close, self.watch.beat)
+        except Rejoin as problem:
+            log.warning("left without an answer", extra={"fields": {"reason": str(problem)}})
+        finally:
+            aside.close()
 
     def _begin_transactions(self) -> None:
         try:
