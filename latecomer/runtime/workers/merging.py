@@ -6,6 +6,7 @@ What is known of the whole stream each worker knows alike; what is counted of ev
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,15 +28,20 @@ def own_late(number: int, late: pa.Table) -> pa.Table:
 
 
 def in_order(changes: pa.Table, plans: Sequence[Plan], window_of: Callable[[Plan], int]) -> pa.Table:
-    """Changes by query, those of sorted levels by when their matches are complete; else as the workers gave them."""
-    query = np.asarray(pc.index_in(changes["query"], value_set=pa.array([p.name for p in plans])).to_numpy())
-    completion = np.zeros(len(query), np.int64)
+    """Changes by query, those of sorted levels by when their matches are complete; else as the workers gave them, who
+    tell query after query: so what one of them says of one lies together, and no row is moved."""
+    names = pa.array([plan.name for plan in plans])
+    said: list[list[pa.RecordBatch]] = [[] for _ in plans]
+    for batch in changes.to_batches():
+        query = np.asarray(pc.index_in(batch.column("query"), value_set=names))
+        for begin, end in pairwise([0, *(np.flatnonzero(np.diff(query)) + 1).tolist(), len(query)]):
+            said[query[begin]].append(batch.slice(begin, end - begin))
+    tables = [pa.Table.from_batches(batches, changes.schema) for batches in said]
     for number, plan in enumerate(plans):
         if isinstance(plan.level, KSlack):
-            of = query == number
-            completion[of] = _completion(changes.filter(pa.array(of)), plan, window_of(plan))
-    order = np.lexsort((completion, query))
-    return changes if (np.diff(order) > 0).all() else changes.take(pa.array(order))
+            order = _completion(tables[number], plan, window_of(plan)).argsort(kind="stable")
+            tables[number] = tables[number].take(pa.array(order))
+    return pa.concat_tables(tables)
 
 
 def _completion(changes: pa.Table, plan: Plan, window: int) -> I64:
