@@ -140,4 +140,4 @@ def _late(quantile: str) -> Callable[[Results], Values]:
 
 def _workers(results: Results) -> Values:
     rows = [r for r in results["workers"]["rows"] if r["workers"] == 2]
-    return {f"{r['workload']} in {r['batch']:,}:": r["scaling"] for r in rows}
+    return {f"{r['workload']}/{r['batch'] // 1024}k": r["scaling"] for r in rows}

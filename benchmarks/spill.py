@@ -10,6 +10,7 @@ same, else the figures are disqualified. ``python -m benchmarks.spill budget gro
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import subprocess
@@ -263,4 +264,9 @@ def _folder() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    run(parts=sys.argv[1:] or PARTS)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.spill", description="What a memory budget costs.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"which figures: {', '.join(PARTS)} (default: all)")
+    chosen = parser.parse_args().parts or PARTS
+    if unknown := set(chosen) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    run(parts=chosen)

@@ -60,8 +60,8 @@ class _Task:
         self.made = 0  # events that are there
         self._done = [0, 0]  # events of each source that it has seen
 
-    def go_on(self, most: int) -> bool:
-        """Take up to ``most`` events of each source; whether all is there."""
+    def go_on(self, most: int) -> int:
+        """Take up to ``most`` events of each source; returns how many of the one of which most were taken."""
         pieces = [self._piece(which, most) for which in range(len(self.sources))]
         if len(pieces) == 2 and len(pieces[0]) and len(pieces[1]):
             first, second = pieces
@@ -73,6 +73,11 @@ class _Task:
         for which, piece in enumerate(pieces):
             self._done[which] += len(piece)
         self._put(merged(*pieces) if len(pieces) == 2 else pieces[0])
+        return max(map(len, pieces))
+
+    @property
+    def whole(self) -> bool:
+        """Whether all is there."""
         return all(seen == len(source) for seen, source in zip(self._done, self.sources, strict=False))
 
     def _piece(self, which: int, most: int) -> Run:
@@ -143,12 +148,15 @@ class Runs:
         return self._floor if all(run.floor >= self._floor for run in self.all) else None
 
     def go_on(self, most: int) -> int:
-        """Go on with a task, by about ``most`` events; returns how many are gone by that."""
-        if not self._tasks[-1].go_on(most):
-            return 0
-        gone = self._end()
-        self._fold(whole=True)
-        return gone + self._sweep()
+        """Go on with tasks, by about ``most`` events in all; returns how many are gone by that."""
+        gone = 0
+        while self._tasks and most > 0:  # what one leaves over is for the next: else the last ones would never end
+            most -= self._tasks[-1].go_on(most)
+            if self._tasks[-1].whole:
+                gone += self._end()
+                self._fold(whole=True)
+                gone += self._sweep()
+        return gone
 
     def _end(self) -> int:
         """What the last task has made takes the place of its sources."""
