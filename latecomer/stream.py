@@ -161,5 +161,5 @@ class Stream:
         if pa.types.is_timestamp(column):
             return str(column.unit)
         raise ConfigError(
-            f"column {self.ts!r} holds {column}, so its unit is not known: Stream(unit=…) with {options(UNITS)}"
+            f"column {self.ts!r} holds no timestamps, so its unit is not known: Stream(unit=…) with {options(UNITS)}"
         )

@@ -8,6 +8,7 @@ import time
 from contextlib import contextmanager
 
 import fastavro
+from confluent_kafka.admin import AdminClient
 
 from latecomer.connectors.kafka import loop
 from latecomer.connectors.kafka.config import loads
@@ -119,3 +120,20 @@ def test_a_registry_that_is_away_for_a_while(kafka, tmp_path):
             registry.down = False
             scenario.drain()
         assert scenario.check()["insert"] == 1
+
+
+def test_an_output_topic_that_goes_is_named_and_waited_for(kafka, tmp_path, caplog):
+    scenario = Scenario(kafka, tmp_path, partitions=1)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    with running(scenario.pipeline):
+        scenario.send(100, poison=0)
+        scenario.drain()
+        admin.delete_topics([scenario.dead])[scenario.dead].result(30)
+        scenario.send(50, poison=0.5)
+        until = time.monotonic() + 60
+        while not any(getattr(r, "fields", {}).get("missing_topics") == [scenario.dead] for r in caplog.records):
+            assert time.monotonic() < until, caplog.text[-3000:]
+            time.sleep(0.1)
+        kafka.topic(2, scenario.dead)
+        scenario.drain()
+    assert scenario.check()["insert"] > 0

@@ -456,6 +456,8 @@ def test_checkpoint_and_state_belong_together(spark, tmp_path):
         ({"queries": []}, lc.ConfigError, "at least one query"),
         ({"buckets": 0}, lc.ConfigError, "at least 1"),
         ({"key": ["x"]}, lc.ConfigError, "torn apart"),
+        ({"key": []}, lc.ConfigError, "give names of attributes"),
+        ({"key": 5}, lc.ConfigError, "give names of attributes"),
         ({"step": "5 s"}, lc.ConfigError, "needs arrival="),
         (
             {"stream": lc.Stream(type="kind", ts="at", id="id", source="tag", unit="s", clock="source")},

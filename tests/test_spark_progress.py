@@ -155,6 +155,14 @@ def test_a_batch_that_is_too_small_to_have_a_hot_bucket():
     assert told.line().endswith("0 held, horizon 0 s behind, state 2 events, 2 kB")
 
 
-def test_progress_takes_functions(tmp_path):
+@pytest.mark.parametrize("progress", [[3], 3, None, "line"])
+def test_progress_takes_functions(tmp_path, progress):
     with pytest.raises(lc.ConfigError, match="functions of a Progress"):
-        PatternSink(STREAM, GAP, state=tmp_path, progress=[3])
+        PatternSink(STREAM, GAP, state=tmp_path, progress=progress)
+
+
+@pytest.mark.parametrize("queries", [None, "PATTERN SEQ(A a, B b) WITHIN 1 s", [3], 3])
+def test_queries_are_queries(tmp_path, queries):
+    for make in (lambda: PatternSink(STREAM, queries, state=tmp_path), lambda: lc.Runtime(STREAM, queries)):
+        with pytest.raises(lc.ConfigError, match=r"give latecomer.Query\(text"):
+            make()

@@ -104,8 +104,8 @@ class PatternSink(Split):
         if not isinstance(state, (str, os.PathLike)) or not os.fspath(state):
             raise ConfigError(f"state={state!r}: give the folder, or its URI, where the state is kept")
         self.sinks = [as_sink(s) for s in (sinks if isinstance(sinks, (list, tuple)) else (sinks,))]
-        self._shows = (progress,) if callable(progress) else tuple(progress)
-        if not all(callable(show) for show in self._shows):
+        self._shows = tuple(progress) if isinstance(progress, (list, tuple)) else (progress,)
+        if not all(map(callable, self._shows)):
             raise ConfigError(f"progress={progress!r}: functions of a Progress are needed, like [LiveLine()]")
         self._progress: dict[int, Progress] = {}
         self._memory = None if memory is None else memory_size(memory)

@@ -44,7 +44,12 @@ def choose(
         raise ConfigError(f"buckets={buckets!r}: give a whole number of at least 1 and at most {MOST}")
     common = tuple(a for a in queries[0].plan.key if all(a in q.plan.key for q in queries))
     if key is not None:
-        chosen = (key,) if isinstance(key, str) else tuple(key)
+        chosen = (key,) if isinstance(key, str) else tuple(key) if isinstance(key, (list, tuple)) else ()
+        if not chosen:
+            raise ConfigError(
+                f"key={key!r}: give names of attributes, or None for all that the queries have in common: "
+                f"{list(common) or 'none'}"
+            )
         for query in queries:
             torn = [a for a in chosen if a not in query.plan.key]
             if torn:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from latecomer.connectors import spark_cells, spark_keys
 from latecomer.connectors.spark_tag import Tag
 from latecomer.errors import ConfigError, MissingDependency, SchemaError
-from latecomer.query.query import Query
+from latecomer.query.query import Query, queries_of
 from latecomer.runtime import Runtime
 from latecomer.stream import Stream
 from latecomer.units import Duration, DurationLike
@@ -45,10 +45,7 @@ class Split:
         if arrival is not None and not isinstance(arrival, str):
             raise ConfigError(f"arrival={arrival!r}: give the name of the column that says when a row arrived")
         self.stream = stream
-        self.queries = (queries,) if isinstance(queries, Query) else tuple(queries)
-        for query in self.queries:
-            if not isinstance(query, Query):
-                raise ConfigError(f"{query!r} is not a query: give latecomer.Query(text, name=…, level=…)")
+        self.queries = queries_of(queries)
         if not self.queries:
             raise ConfigError(f"at least one query is needed: {name}(stream, [query], …)")
         if stream.id is None:

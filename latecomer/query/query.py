@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
 from latecomer.consistency.levels import Level, check_level
-from latecomer.errors import QueryError
+from latecomer.errors import ConfigError, QueryError
 from latecomer.query.parse import parse
 from latecomer.query.plan import Plan
 from latecomer.query.types import check
@@ -81,6 +83,19 @@ class Query:
 
     def __str__(self) -> str:
         return self.text
+
+
+def queries_of(given: Any) -> tuple[Query, ...]:
+    """One query, or several; raises ConfigError for what is none."""
+    if isinstance(given, Query):
+        return (given,)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(f"queries={given!r}: give latecomer.Query(text, name=…, level=…), or a list of them")
+    queries = tuple(given)
+    for query in queries:
+        if not isinstance(query, Query):
+            raise ConfigError(f"{query!r} is not a query: give latecomer.Query(text, name=…, level=…)")
+    return queries
 
 
 def check_name(name: str | None) -> str:

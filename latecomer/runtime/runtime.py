@@ -23,7 +23,7 @@ import pyarrow as pa
 from latecomer.consistency.clock import BEGINNING, END, FAR
 from latecomer.consistency.generators import from_plain, to_plain
 from latecomer.errors import ConfigError, SchemaError, StateError
-from latecomer.query.query import Query
+from latecomer.query.query import Query, queries_of
 from latecomer.runtime.batches import fix_schema, missing_columns, to_arrow
 from latecomer.runtime.changes import check_names
 from latecomer.runtime.engine import Engine, Piece, attributes_of, promised_columns
@@ -109,18 +109,15 @@ class Runtime:
         memory: int | str | None = None,
         spill: str | os.PathLike[str] | Spill | None = None,
     ) -> None:
-        queries = [queries] if isinstance(queries, Query) else list(queries)
+        queries = queries_of(queries)
         if not queries:
             raise ConfigError("a runtime needs at least one query: Runtime(stream, [Query(…)])")
-        for query in queries:
-            if not isinstance(query, Query):
-                raise ConfigError(f"{query!r} is not a query: give latecomer.Query(text, name=…, level=…)")
         for query in queries:  # what needs no columns to be known is refused here, and not at the first batch
             query.check(stream)
             if over_intervals(query.plan, stream.uncertain):
                 check_level(query.level)
         self.stream = stream
-        self.queries = self._given = tuple(queries)
+        self.queries = self._given = queries
         self._plans = [q.plan for q in queries]
         check_names(self._plans)
         self._columns = attributes_of(self._plans) | promised_columns(stream)

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("latecomer.kafka.client")
 
-#: A transaction that a dead process leaves open holds readers back for so long (ms), unless the file says otherwise.
+#: A transaction that a dead process leaves open holds readers back for so long (ms), or for three times as long as one
+#: usually takes, unless the file says otherwise.
 TRANSACTION_TIMEOUT = 10_000
 #: The partitions of a dead process stand still for so long (ms), unless the file says otherwise. librdkafka tells the
 #: brokers that it is alive from a thread of its own, so no batch is too long for it.
@@ -43,7 +44,7 @@ def producer_properties(pipeline: Pipeline, transactional_id: str | None, **more
     once the loop has written all that a batch has to say."""
     usual: dict[str, Any] = {"linger.ms": 1, "retry.backoff.ms": 1, "logger": log}
     if transactional_id is not None:
-        usual["transaction.timeout.ms"] = TRANSACTION_TIMEOUT
+        usual["transaction.timeout.ms"] = max(TRANSACTION_TIMEOUT, int(3_000 * pipeline.transaction))
     else:
         usual["linger.ms"] = 0.2
     return {**usual, **pipeline.producer_config(transactional_id), **more}

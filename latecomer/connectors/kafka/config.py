@@ -68,7 +68,7 @@ class Pipeline(Table):
     Attributes:
         name: names the consumer group and, with ``instance``, the transactions.
         guarantee: whether outputs, offsets and state are committed in one transaction.
-        transaction: seconds between two commits.
+        transaction: seconds between two commits, 5 minutes at most: brokers give longer ones up.
         instance: a name of this process that stays the same when it is started again; None: one by chance.
         memory: bytes of a partition's state that may be in memory; the rest is in the state folder.
         columns_written: ``[columns]``: the attributes of events and their types.
@@ -79,7 +79,7 @@ class Pipeline(Table):
 
     name: Name
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once"
-    transaction: Seconds = Field(default=0.1, gt=0)
+    transaction: Seconds = Field(default=0.1, gt=0, le=300)
     instance: Name | None = None
     memory: Annotated[Bytes, Field(ge=1 << 20)] | None = None
     kafka: Kafka

@@ -36,7 +36,7 @@ def misfits(pipeline: Pipeline, document: Document) -> Iterator[tuple[int, Misfi
     """All that does not fit, with its line."""
     found = [*_secrets(pipeline)]
     found += [] if found else check_properties(pipeline.kafka)
-    found += [*_state(pipeline), *_topics(pipeline), *_registry(pipeline), *_columns(pipeline)]
+    found += [*_transaction(pipeline), *_state(pipeline), *_topics(pipeline), *_registry(pipeline), *_columns(pipeline)]
     for number, given in enumerate(pipeline.inputs):
         found += _input(pipeline, number, given)
     found += _punctuation(pipeline)
@@ -80,11 +80,29 @@ def _topics(pipeline: Pipeline) -> Iterator[Misfit]:
         taken.setdefault(name, purpose)
 
 
+def _transaction(pipeline: Pipeline) -> Iterator[Misfit]:
+    """Brokers must not give a transaction up before it is meant to end."""
+    name = "transaction.timeout.ms"
+    for side, settings in ((("producer",), pipeline.kafka.producer), ((), pipeline.kafka.common)):
+        setting = settings.get(name)
+        if setting is None or unavailable(setting) is not None or not setting.reveal().isdecimal():
+            continue
+        if int(setting.reveal()) <= 1_000 * pipeline.transaction and pipeline.guarantee == "exactly-once":
+            yield Misfit(
+                ("kafka", *side, name),
+                f"{name}: after this time brokers give a transaction up, and transaction at the top of the file says "
+                f"that each lasts {1_000 * pipeline.transaction:g} ms: give more than that here, or less there",
+            )
+        return
+
+
 def _state(pipeline: Pipeline) -> Iterator[Misfit]:
     """Whether the kind of place is known; whether it can be reached is found out when it is used."""
     setting = pipeline.state.location
     if unavailable(setting) is None:
         scheme, mark, _ = setting.reveal().partition("://")
+        if not scheme:
+            yield Misfit(("state", "uri"), "uri: it is empty: a path is needed, or a URI")
         if mark and scheme.lower() not in PLACES:
             yield Misfit(
                 ("state", "uri"), f"uri: a path is needed, or a URI that begins with {options(PLACES)} and ://"

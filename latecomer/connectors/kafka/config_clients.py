@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -46,6 +47,11 @@ _WORDS = {
     "sasl.mechanisms": _MECHANISMS,
     "security.protocol": ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"),
 }
+#: The address of a broker.
+_ADDRESS = re.compile(
+    r"(?:(?:plaintext|ssl|sasl_plaintext|sasl_ssl)://)?(?:(?!\d+(?::|$))[^\s:/\[\]]+|\[[0-9a-f:.%]+\])(?::(?P<port>\d{1,5}))?",
+    re.I,
+)
 #: How librdkafka begins when each property is right, and they do not go together.
 _TOGETHER = "Failed to create"
 
@@ -71,7 +77,7 @@ def check_properties(kafka: Kafka) -> Iterator[Misfit]:
     """Ask librdkafka about each property alone, then, where all are right, about each side's together."""
     wrong = False
     for path, setting in settings_of(kafka, None):
-        told = None if path == ("kafka", "brokers") else _told(path[-1], setting)
+        told = _misaddressed(setting) if path == ("kafka", "brokers") else _told(path[-1], setting)
         if told is not None:
             wrong = True
             yield Misfit(path, told)
@@ -86,6 +92,18 @@ def check_properties(kafka: Kafka) -> Iterator[Misfit]:
             named = [name for name in kafka.common | own if name in problem]
             path = ("kafka", *([side] if own else []), *named[:1])
             yield Misfit(path, f"librdkafka does not accept these properties together: {problem}")
+
+
+def _misaddressed(brokers: Setting) -> str | None:
+    """What is wrong with the addresses of brokers: librdkafka notices when it connects, or takes another port."""
+    for number, address in enumerate(brokers.reveal().split(","), 1):
+        found = _ADDRESS.fullmatch(address.strip())
+        if found is None or not 0 < int(found["port"] or 9092) < 1 << 16:
+            return (
+                f"brokers: address {number} is not host:port, with a port from 1 to 65535; several are separated by "
+                f"commas, and before each may stand {options(_WORDS['security.protocol'])} and ://"
+            )
+    return None
 
 
 def _told(name: str, setting: Setting) -> str | None:

@@ -134,6 +134,11 @@ class Setting:
                 return value
             case bool():
                 return cls(str(value).lower())
+            case str() if "${" in _VARIABLE.sub("", value):
+                raise ValueError(
+                    "${ begins the name of an environment variable and needs a } behind it, as in ${NAME}: "
+                    'where it is meant as it stands, use { file = "path" }'
+                )
             case str() | int() | float():
                 return cls(str(value))
             case {"file": str(path), **rest} if not rest:

@@ -24,7 +24,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from latecomer.connectors.kafka.advice import partitioning
@@ -84,7 +84,8 @@ def run(pipeline: Pipeline, watch: Watch) -> None:
     Returns after a graceful stop: what was taken in is committed and the group is left. Raises ConfigError for topics
     that do not fit, StateError for a state that does not, or when another process took this one's name.
     """
-    inputs = prepare(AdminClient(pipeline.admin_config()), pipeline)
+    admin = AdminClient(pipeline.admin_config())
+    inputs = prepare(admin, pipeline)
     spread = partitioning(pipeline)
     if not spread.independent and max(inputs.values()) > 1:
         raise ConfigError(str(spread.advice))
@@ -104,7 +105,20 @@ def run(pipeline: Pipeline, watch: Watch) -> None:
                     f"this process cannot go on ({problem}): if another one runs under the same 'instance', give each "
                     "its own, or none"
                 ) from problem
-            log.warning("joining anew", extra={"fields": {"reason": str(problem)}})
+            missing = _missing(admin, pipeline)  # librdkafka says of a message that is refused not even to which topic
+            gone = {"missing_topics": missing} if missing else {}
+            log.warning("joining anew", extra={"fields": {"reason": str(problem), **gone}})
+
+
+def _missing(admin: AdminClient, pipeline: Pipeline) -> list[str]:
+    """The output topics that do not exist (any more), as far as brokers can be asked."""
+    output = pipeline.output
+    wanted = {*(topic.topic for topic in output.topics.values()), output.dead_letters}
+    try:
+        known = admin.list_topics(timeout=5).topics
+    except KafkaException:
+        return []
+    return sorted(topic for topic in wanted if topic not in known or known[topic].error is not None)
 
 
 class Member:

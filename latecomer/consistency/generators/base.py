@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from inspect import signature
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -148,13 +149,19 @@ def to_plain(config: Generator) -> dict[str, Any]:
 
 
 def from_plain(plain: Mapping[str, Any]) -> Generator:
-    """The config of :func:`to_plain`; raises StateError when its class is not known here."""
+    """The config of :func:`to_plain`; raises StateError when its class is not known here, or has other options."""
     arguments = dict(plain)
     name = arguments.pop("generator", None)
     if name not in _KNOWN:
         raise StateError(
             f"{name!r} is not a known generator: known are {options(_KNOWN)}; import the module that defines it first"
         )
+    has = signature(_KNOWN[name]).parameters
+    named = f"its options are {options(has)}" if has else "it has none"
+    if unknown := sorted(arguments.keys() - has.keys()):
+        raise StateError(f"the generator {name} has no option {unknown[0]!r}: {named}")
+    if missing := [p.name for p in has.values() if p.default is p.empty and p.name not in arguments]:
+        raise StateError(f"the generator {name} needs {' and '.join(missing)}: {named}")
     made: Generator = _KNOWN[name](**arguments)
     return made
 
