@@ -338,7 +338,7 @@ def test_pages_are_written_between_their_marks_and_goals_judged(tmp_path: Path) 
     (results / "workers.json").write_text(json.dumps(kept("workers", [{**shares, "scaling": 1.25}])))
     pages.write(results, docs)
     later = (docs / "performance.md").read_text()
-    assert "W2 in 8,192: 1.25" in later and "10^6: 1.5, 10^7: 2.5" in later, "what was not run is left as it is"
+    assert "W2/8k 1.25" in later and "10^6: 1.5, 10^7: 2.5" in later, "what was not run is left as it is"
     (docs / "performance.md").write_text("no marks")
     with pytest.raises(ValueError, match="no marks <!-- begin goals -->"):
         pages.write(results, docs)
