@@ -17,7 +17,7 @@ import pytest
 import latecomer as lc
 from latecomer.runtime import Runtime
 from latecomer.runtime.share import common_key
-from latecomer.runtime.workers import crew
+from latecomer.runtime.workers import crew, merging
 from latecomer.runtime.workers.exchange import Exchange
 from latecomer.runtime.workers.member import Remote, _portable
 from latecomer.runtime.workers.parallel import ParallelRuntime
@@ -309,3 +309,11 @@ def test_errors_that_cannot_be_sent_arrive_as_text():
 
     assert isinstance(_portable(Stubborn("x")), lc.StateError)
     assert pickle.loads(pickle.dumps(_portable(lc.ConfigError("y")))).args == ("y",)
+
+
+def test_changes_are_put_in_order_whatever_pieces_they_come_in():
+    plans = [lc.Query(QUERY.text, name=name).plan for name in ("one", "two")]
+    names = pa.chunked_array([[], ["two", "one"], ["one", "two", "two"]], pa.string())
+    given = pa.table({"query": names, "n": pa.chunked_array([[0, 1, 2], [3, 4]])})
+    ordered = merging.in_order(given, plans, lambda _: 0)
+    assert ordered.to_pydict() == {"query": ["one"] * 2 + ["two"] * 3, "n": [1, 2, 0, 3, 4]}

@@ -47,7 +47,7 @@ from latecomer.connectors.kafka.encode import Encoder
 from latecomer.connectors.kafka.formats import RegistryUnavailable
 from latecomer.connectors.kafka.opening import Opener, several
 from latecomer.connectors.kafka.operation.watch import Figures, Watch
-from latecomer.connectors.kafka.partitions import Task, prepare
+from latecomer.connectors.kafka.partitions import Task, absent, prepare
 from latecomer.connectors.kafka.places import Message
 from latecomer.connectors.kafka.state import StateKeeper
 from latecomer.connectors.kafka.task import Counts, Partition
@@ -113,12 +113,11 @@ def run(pipeline: Pipeline, watch: Watch) -> None:
 def _missing(admin: AdminClient, pipeline: Pipeline) -> list[str]:
     """The output topics that do not exist (any more), as far as brokers can be asked."""
     output = pipeline.output
-    wanted = {*(topic.topic for topic in output.topics.values()), output.dead_letters}
     try:
         known = admin.list_topics(timeout=5).topics
     except KafkaException:
         return []
-    return sorted(topic for topic in wanted if topic not in known or known[topic].error is not None)
+    return absent(known, [*(topic.topic for topic in output.topics.values()), output.dead_letters])
 
 
 class Member:

@@ -12,7 +12,7 @@ The rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,11 +102,15 @@ class ForwardTask:
 Task = MatchTask | ForwardTask
 
 
+def absent(known: Mapping[str, Any], topics: Iterable[str]) -> list[str]:
+    """Those of the topics that are not among what brokers say they have."""
+    return [topic for topic in topics if topic not in known or known[topic].error is not None]
+
+
 def counts_of(admin: AdminClient, topics: Sequence[str]) -> dict[str, int]:
     """How many partitions each topic has; raises ConfigError for one that does not exist."""
     known = admin.list_topics(timeout=30).topics
-    missing = [topic for topic in topics if topic not in known or known[topic].error is not None]
-    if missing:
+    if missing := absent(known, topics):
         raise ConfigError(f"topic {missing[0]!r} does not exist: create it, or correct the pipeline's file")
     return {topic: len(known[topic].partitions) for topic in topics}
 

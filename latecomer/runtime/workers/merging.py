@@ -32,7 +32,7 @@ def in_order(changes: pa.Table, plans: Sequence[Plan], window_of: Callable[[Plan
     tell query after query: so what one of them says of one lies together, and no row is moved."""
     names = pa.array([plan.name for plan in plans])
     said: list[list[pa.RecordBatch]] = [[] for _ in plans]
-    for batch in changes.to_batches():
+    for batch in filter(len, changes.to_batches()):
         query = np.asarray(pc.index_in(batch.column("query"), value_set=names))
         for begin, end in pairwise([0, *(np.flatnonzero(np.diff(query)) + 1).tolist(), len(query)]):
             said[query[begin]].append(batch.slice(begin, end - begin))
