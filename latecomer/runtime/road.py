@@ -2,7 +2,7 @@
 
 Rule: a road says exactly what its join order says to the NumPy road of :mod:`latecomer.runtime.sequence`; what it has
 no words for raises :class:`Unpaved`, and that query goes the other road. A program is a list of whole numbers, in the
-order in which ``native/follow.h`` reads them: how many components, sources and columns there are, what seeds bind and
+order in which ``native/program.h`` reads them: how many components, sources and columns there are, what seeds bind and
 must pass, then each component with how it is found, and at last what complete matches must pass.
 
 Conditions are written in postfix, with the types that :mod:`latecomer.runtime.values` would find at run time: codes for
@@ -40,7 +40,7 @@ from latecomer.runtime.selection import Selection
 from latecomer.storage.columns import plain_layout
 from latecomer.units import UNITS
 
-#: The limits of ``native/follow.h``.
+#: The limits of ``native/conditions.h``.
 _PARTS, _DEPTH, _WIDE = 32, 24, 1 << 10
 
 #: Which bits of a hash count: all.

@@ -408,7 +408,7 @@ class ArrowColumn:
 
 
 def plain_layout(kind: pa.DataType) -> tuple[int, int] | None:
-    """How compiled kernels read values of a type: the number of a kind in ``native/follow.h``, and their width in
+    """How compiled kernels read values of a type: the number of a kind in ``native/conditions.h``, and their width in
     bytes; None for types that they cannot read.
     """
     t = pa.types

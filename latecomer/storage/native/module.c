@@ -35,6 +35,8 @@
 #include "payload.h"
 #include "source.h"
 #include "runs.h"
+#include "conditions.h"
+#include "program.h"
 #include "follow.h"
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
