@@ -1,7 +1,7 @@
 /* Reading a batch: all that is asked of every row before anything else, in one pass over its Arrow buffers.
  *
  * The batch comes through Arrow's C data interface (https://arrow.apache.org/docs/format/CDataInterface.html), whose
- * two structs are declared here as it says. Its twin is not in `kernels.py`: it is what `Intake` and `hashing.py` do
+ * two structs are declared here as it says. Its twin is not in `twins/`: it is what `Intake` and `hashing.py` do
  * column by column. A batch in which anything is out of the ordinary is left to them: the answer is None.
  */
 

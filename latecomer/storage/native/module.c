@@ -1,6 +1,6 @@
 /* The compiled kernels: the inner loops of storage, one row at a time where NumPy needs whole columns.
  *
- * Rule: every function here has a twin in `kernels.py`, written in NumPy, that says what it means (those of `follow`,
+ * Rule: every function here has a twin in `twins/`, written in NumPy, that says what it means (those of `follow`,
  * `read_rows` and `write_changes` are the roads in NumPy and Arrow of `runtime/`); tests compare the two. Arguments are
  * one-dimensional arrays of 64-bit values unless said otherwise; a wrong shape or width raises
  * TypeError, and no function writes to an argument, except the tables of an id index. Nothing here keeps state.

@@ -1,6 +1,6 @@
 /* Changes as a record batch, through Arrow's C data interface: the fixed columns of matches that come or go.
  *
- * Its twin is not in `kernels.py`: it is what `ChangeWriter` does column by column.
+ * Its twin is not in `twins/`: it is what `ChangeWriter` does column by column.
  */
 
 /* A leaf is one block: pointers to its buffers, and these. */

@@ -1,0 +1,35 @@
+"""Real values, compared where hashes agree."""
+
+from __future__ import annotations
+
+from latecomer.storage.twins.arrays import I64, TAIL, Array, Bools, words_in
+
+
+def equal_words(left: Array, refs: I64, shift: int, right: Array, others: I64, other_shift: int) -> Bools:
+    """Whether ``left[refs - shift]`` are ``right[others - other_shift]``, pair by pair; values of any one width."""
+    same: Bools = left.take(refs - shift) == right.take(others - other_shift)
+    return same
+
+
+def equal_texts(
+    offsets: I64, data: Array, refs: I64, shift: int, others_at: I64, other_data: Array, others: I64, other_shift: int
+) -> Bools:
+    """Whether the texts ``refs - shift`` are the others' ``others - other_shift``, pair by pair, eight bytes at a time.
+    Text i is ``data[offsets[i] - offsets[0] : offsets[i + 1] - offsets[0]]``; behind the last one must be 8 bytes more.
+    """
+    at, other_at = refs - shift, others - other_shift
+    starts, other_starts = offsets.take(at), others_at.take(other_at)
+    lengths = offsets.take(at + 1) - starts
+    equal: Bools = lengths == others_at.take(other_at + 1) - other_starts
+    starts, other_starts = starts - offsets[0], other_starts - others_at[0]
+    words, other_words = words_in(data), words_in(other_data)
+    equal &= (words[starts] ^ other_words[other_starts]) & TAIL.take(lengths, mode="clip") == 0
+    done = 8
+    while True:
+        rows = (equal & (lengths > done)).nonzero()[0]
+        if not len(rows):
+            return equal
+        differ = words[starts.take(rows) + done] ^ other_words[other_starts.take(rows) + done]
+        differ &= TAIL.take(lengths.take(rows) - done, mode="clip")
+        equal[rows] = differ == 0
+        done += 8
