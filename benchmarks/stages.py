@@ -16,7 +16,7 @@ from benchmarks.harness import Report, table
 from benchmarks.shapes import WORKLOADS
 from benchmarks.speed import FEW, Replay, Setting
 from latecomer.runtime import changes, engine, selection, timekeeper
-from latecomer.runtime.batches import Intake
+from latecomer.runtime.intake import Intake
 from latecomer.storage import ids, kernels, store
 
 NAMES, BATCHES, MOST_CALLS, EVENTS = ("W1", "W2"), (1, 256, 8_192), 2_000, 1_000_000

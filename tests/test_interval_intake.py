@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 import latecomer as lc
 from latecomer.consistency.clock import FAR
-from latecomer.runtime.batches import MALFORMED, Intake, fix_schema, to_arrow
+from latecomer.runtime.given import to_arrow
+from latecomer.runtime.intake import MALFORMED, Intake
 from latecomer.runtime.intervals.reading import HIDDEN, OWN, SHAPE, UPPER, WEIGHTS, unpacked
+from latecomer.runtime.schema import fix_schema
 from latecomer.uncertainty import Histogram, Normal, Triangular, Uniform, shape_of
 
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import latecomer as lc
-from latecomer.runtime.batches import Intake, fix_schema
+from latecomer.runtime.intake import Intake
+from latecomer.runtime.schema import fix_schema
 from latecomer.storage import kernels
 from latecomer.storage.columns import make_column
 from latecomer.storage.hashing import hash_column, hash_contents

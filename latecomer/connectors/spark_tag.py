@@ -14,7 +14,9 @@ import pyarrow as pa
 
 from latecomer.connectors.spark_cells import CLOCK, NO_CLOCK, Bools, Ints, by_arrival, make_cells, pack
 from latecomer.connectors.spark_keys import buckets_of
-from latecomer.runtime.batches import OTHER, PUNCTUATION, Intake, fix_schema, to_arrow
+from latecomer.runtime.given import to_arrow
+from latecomer.runtime.intake import OTHER, PUNCTUATION, Intake
+from latecomer.runtime.schema import fix_schema
 from latecomer.stream import Stream
 
 #: Rows that are packed at once: large enough that a cell of one of 64 buckets is worth its Arrow header.

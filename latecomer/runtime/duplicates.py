@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.runtime.batches import Batch
+from latecomer.runtime.intake import Batch
 from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import U64
 from latecomer.storage.ids import IdIndex

@@ -21,10 +21,10 @@ from latecomer.query.expressions import attributes
 from latecomer.query.plan import Plan
 from latecomer.query.syntax import NEXT_MATCH
 from latecomer.query.types import EVENT_TIME
-from latecomer.runtime.batches import OTHER, PUNCTUATION, Batch, Intake
 from latecomer.runtime.changes import ChangeWriter, change_schema
 from latecomer.runtime.duplicates import Newcomers, enter
 from latecomer.runtime.evaluate import Times, compile_truth
+from latecomer.runtime.intake import OTHER, PUNCTUATION, Batch, Intake
 from latecomer.runtime.intervals.lane import AnyLane, IntervalLane, widened
 from latecomer.runtime.intervals.pattern import IntervalPattern
 from latecomer.runtime.lane import Delta, Lane

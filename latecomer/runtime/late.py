@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from latecomer.runtime.batches import Batch
 from latecomer.runtime.changes import hex_ids
+from latecomer.runtime.intake import Batch
 from latecomer.storage.columns import I64
 from latecomer.storage.hashing import combine, hash_column
 from latecomer.stream import Stream

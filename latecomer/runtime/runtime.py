@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,18 +20,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from latecomer.consistency.clock import BEGINNING, END, FAR
-from latecomer.consistency.generators import from_plain, to_plain
 from latecomer.errors import ConfigError, SchemaError, StateError
 from latecomer.query.query import Query, queries_of
-from latecomer.runtime.batches import fix_schema, missing_columns, to_arrow
 from latecomer.runtime.changes import check_names
 from latecomer.runtime.engine import Engine, Piece, attributes_of, promised_columns
 from latecomer.runtime.explain import explain
+from latecomer.runtime.given import to_arrow
 from latecomer.runtime.intervals.guards import check_level, over_intervals
 from latecomer.runtime.memory import facts
 from latecomer.runtime.parting import Chooser, drop, narrow
+from latecomer.runtime.saved import plain_stream, saved_query, saved_stream, schema_bytes, schema_of
+from latecomer.runtime.schema import fix_schema, missing_columns
 from latecomer.runtime.share import Share
 from latecomer.runtime.spill import BATCH, Spill, Spilling, memory_size
+from latecomer.runtime.versions import fresh_folder, known_version, plain_note, version_number
 from latecomer.storage.folder import StateFolder
 from latecomer.storage.packing import freeze, pack, seal, unpack
 from latecomer.storage.pager import Pager
@@ -386,9 +387,9 @@ class Runtime:
         if memory is not None:
             memory_size(memory)
         folder = StateFolder(spill.uri, keep=spill.keep)
-        unpack(folder.residue(folder.read(_known(folder, version))))  # what cannot be read is left to its writer
+        unpack(folder.residue(folder.read(known_version(folder, version))))  # what cannot be read is left to its writer
         folder.claim()
-        found = folder.read(_known(folder, version))
+        found = folder.read(known_version(folder, version))
         saved = unpack(folder.residue(found))
         if "workers" in saved:
             from latecomer.runtime.workers.parallel import ParallelRuntime
@@ -435,13 +436,12 @@ class Runtime:
         self._folder, self._spilling = folder, Spilling(Pager(folder), budget, spill.batch, wait)
 
     def _state(self) -> dict[str, Any]:
-        stream = {**_stream_fields(self.stream), "schema": _schema_bytes(self.stream.schema)}
         engine = self._engine
         return {
-            "stream": stream,
+            "stream": plain_stream(self.stream),
             "queries": [{"name": q.name, "text": q.text} for q in self._given],
             "dropped": self._dropped,
-            "schema": None if engine is None else _schema_bytes(engine.intake.given),
+            "schema": None if engine is None else schema_bytes(engine.intake.given),
             "state": None if engine is None else engine.dump(),
             "counters": list(self._counters.items()),
             "waiting": self._waiting,
@@ -478,17 +478,15 @@ class Runtime:
 
     @classmethod
     def _of(cls, saved: Mapping[str, Any], prepare: Callable[[Runtime], None]) -> Runtime:
-        promises = [from_plain(p) for p in saved["stream"]["promises"]]
-        declared = _schema_of(saved["stream"]["schema"])
-        stream = Stream(**{**saved["stream"], "schema": declared, "promises": promises})
-        runtime = cls(stream, [_query(q["text"], q["name"]) for q in saved["queries"]])
+        stream = saved_stream(saved["stream"])
+        runtime = cls(stream, [saved_query(q["text"], q["name"]) for q in saved["queries"]])
         prepare(runtime)
         runtime._counters.update({tuple(k) if isinstance(k, list) else k: n for k, n in saved["counters"]})
         runtime._waiting = [tuple(w) for w in saved["waiting"]]
         runtime._reached = saved["reached"]
         runtime._nows = saved["nows"]
         runtime._finished = saved["finished"]
-        schema = _schema_of(saved["schema"])
+        schema = schema_of(saved["schema"])
         if schema is not None:
             state = saved["state"]
             empty = not len(state["log"]["ts"]) and not state["log"]["pages"]
@@ -632,70 +630,6 @@ class Runtime:
         return self._empty[2]
 
 
-def fresh_folder(spill: Spill) -> StateFolder:
-    """The state folder to begin in, not claimed yet. Raises StateError where there is a state already."""
-    folder = StateFolder(spill.uri, keep=spill.keep)
-    if versions := folder.versions():
-        raise StateError(
-            f"the folder {folder.shown!r} holds a state, up to version {versions[-1]}: go on with Runtime.open(…), or "
-            "give an empty folder"
-        )
-    return folder
-
-
-def version_number(number: Any) -> int:
-    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 0:
-        raise ConfigError(
-            f"number={number!r}: versions are numbered 0, 1, 2 …: give a whole number, or None for the next"
-        )
-    return int(number)
-
-
-def plain_note(note: Any) -> dict[str, Any]:
-    """A note as it will be when it is read again."""
-    if note is None:
-        return {}
-    if not isinstance(note, Mapping) or not all(isinstance(key, str) for key in note):
-        raise ConfigError(f"note={note!r}: give a dict whose keys are texts, of plain JSON values")
-    return dict(note)
-
-
-def _known(folder: StateFolder, version: int | None) -> int:
-    """The number of the version (None: the newest) in a folder; raises StateError where it is not there."""
-    numbers = folder.versions()
-    if not numbers or version not in (None, *numbers):
-        there = f"the versions {numbers}" if numbers else "no version"
-        wanted = "" if version is None else f", and not {version}"
-        raise StateError(f"the folder {folder.shown!r} holds {there}{wanted}: begin with Runtime(…, spill=…)")
-    return numbers[-1] if version is None else version
-
-
 def _check_moment(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer, date)):
         raise ConfigError(f"{name}={value!r} is no time: give a whole number of the stream's units, or a datetime")
-
-
-@lru_cache(maxsize=256)
-def _query(text: str, name: str) -> Query:
-    """A saved query. Where many runtimes of the same queries go on, their texts are read once."""
-    return Query(text, name=name)
-
-
-def _stream_fields(stream: Stream) -> dict[str, Any]:
-    fields = {name: getattr(stream, name) for name in stream.__dataclass_fields__ if name not in ("schema", "promises")}
-    return {k: _plain_option(v) for k, v in fields.items()} | {"promises": [to_plain(p) for p in stream.promises]}
-
-
-def _plain_option(value: Any) -> Any:
-    """A stream's option as plain data that ``Stream`` takes again."""
-    if isinstance(value, Duration):
-        return int(value.amount) if value.plain else str(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _schema_bytes(schema: Any) -> bytes | None:
-    return None if schema is None else schema.serialize().to_pybytes()
-
-
-def _schema_of(data: bytes | None) -> pa.Schema | None:
-    return None if data is None else pa.ipc.read_schema(pa.py_buffer(data))

@@ -15,7 +15,7 @@ from functools import reduce
 import numpy as np
 
 from latecomer.query.plan import Plan
-from latecomer.runtime.batches import Batch
+from latecomer.runtime.intake import Batch
 from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64, combine, hash_column, mix
 from latecomer.storage.store import Bools

@@ -22,7 +22,7 @@ from latecomer.consistency.keybounds import KeyHistory
 from latecomer.consistency.lateness import RecentLateness
 from latecomer.consistency.policy import whole_units
 from latecomer.consistency.punctuation import ANY, Punctuation
-from latecomer.runtime.batches import AHEAD, OTHER, PUNCTUATION, Batch
+from latecomer.runtime.intake import AHEAD, OTHER, PUNCTUATION, Batch
 from latecomer.runtime.proofs import Proofs
 from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64, hash_columns

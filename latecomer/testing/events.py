@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 
 from latecomer.errors import ConfigError, SchemaError
 from latecomer.query import Query
-from latecomer.runtime.batches import plain_type, to_arrow
 from latecomer.runtime.engine import attributes_of
+from latecomer.runtime.given import to_arrow
+from latecomer.runtime.schema import plain_type
 from latecomer.stream import Stream
 from latecomer.testing.orders import Timed
 from latecomer.units import UNITS

@@ -24,11 +24,12 @@ from latecomer.consistency.policy import adapts, whole_units
 from latecomer.errors import ConfigError, StateError
 from latecomer.query.plan import Plan
 from latecomer.query.query import Query
-from latecomer.runtime.batches import plain
+from latecomer.runtime.given import plain
 from latecomer.runtime.parting import Chooser
-from latecomer.runtime.runtime import Output, Runtime, fresh_folder, plain_note, version_number
+from latecomer.runtime.runtime import Output, Runtime
 from latecomer.runtime.share import Share, common_key
 from latecomer.runtime.spill import LEAST, Spill, memory_size
+from latecomer.runtime.versions import fresh_folder, plain_note, version_number
 from latecomer.runtime.workers import merging
 from latecomer.runtime.workers.crew import Crew, Piece
 from latecomer.storage.folder import StateFolder

@@ -1,14 +1,12 @@
-"""Batches: whatever users hand over, as Arrow columns of one fixed schema, with each row's fate so far.
+"""Intake: batches as columns of the stream's schema, with each row's fate so far.
 
-Rules: a batch with a missing or wrongly typed column is refused whole, by name, before anything is
-processed; a *row* that cannot be used (null type, time or id, a value that does not fit) is malformed and goes to the
-late output; the others go on. The first batch fixes the schema, unless the stream declares it; a column that was all
-null so far may still find its type.
+Rule: a *row* that cannot be used (null type, time or id, a value that does not fit) is malformed and goes to the late
+output; the others go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +18,7 @@ from latecomer.consistency.clock import BEGINNING, FAR
 from latecomer.errors import SchemaError
 from latecomer.runtime.intervals.reading import IntervalReader
 from latecomer.runtime.reading import Reading, RowReader
+from latecomer.runtime.schema import NUMBER, WEIGHTS_TYPE, called, castable, plain_type
 from latecomer.storage import kernels
 from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import first_words, short_numbers
@@ -86,127 +85,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.ts)
-
-
-def to_arrow(given: Any, known: pa.Schema | None) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """One record batch of what a user hands over, and what is wrong with rows that could not be converted.
-
-    Accepts Arrow tables and batches, pandas, Polars (or anything with Arrow's C stream interface) and lists of dicts.
-    """
-    rows = plain(given)
-    return (rows, {}) if isinstance(rows, pa.RecordBatch) else _from_dicts(rows, known)
-
-
-def plain(given: Any) -> pa.RecordBatch | Sequence[Mapping[str, Any]]:
-    """What a user hands over, as a record batch if it has columns, each of one type; else as dicts."""
-    if isinstance(given, pa.RecordBatch):
-        return given
-    if isinstance(given, pa.Table):
-        return _one_batch(given)
-    if type(given).__module__.split(".")[0] == "pandas" and hasattr(given, "columns"):
-        try:
-            return _one_batch(pa.Table.from_pandas(given, preserve_index=False))
-        except (pa.ArrowException, TypeError):  # a column of objects that are not all of one kind
-            whole = given.astype(object)
-            records: list[dict[str, Any]] = whole.where(whole.notna(), None).to_dict("records")
-            return records
-    if hasattr(given, "__arrow_c_stream__"):
-        return _one_batch(pa.table(given))
-    if (
-        isinstance(given, Sequence)
-        and not isinstance(given, (str, bytes))
-        and all(isinstance(r, Mapping) for r in given)
-    ):
-        return given
-    raise SchemaError(
-        f"cannot read events from {type(given).__name__}: give an Arrow table or record batch, a pandas or Polars "
-        "data frame, or a list of dicts"
-    )
-
-
-def _one_batch(table: pa.Table) -> pa.RecordBatch:
-    arrays = [c.combine_chunks() if c.num_chunks != 1 else c.chunk(0) for c in table.columns]
-    arrays = [pa.concat_arrays(a.chunks) if isinstance(a, pa.ChunkedArray) else a for a in arrays]
-    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
-
-
-def _from_dicts(rows: Sequence[Mapping[str, Any]], known: pa.Schema | None) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """Columns over the union of the rows' keys; values that do not fit their column make their row malformed."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    arrays: dict[str, pa.Array] = {}
-    details: dict[int, str] = {}
-    for name in names:
-        values = [row.get(name) for row in rows]
-        wanted = known.field(name).type if known is not None and name in known.names else None
-        if wanted is not None and pa.types.is_null(wanted):
-            wanted = None
-        arrays[name] = _column(name, values, wanted, details)
-    return pa.RecordBatch.from_pydict(arrays), details
-
-
-def _column(name: str, values: list[Any], wanted: pa.DataType | None, details: dict[int, str]) -> pa.Array:
-    """A column of the wanted type (None: the one that the values suggest); values that do not fit become null."""
-    try:
-        column = pa.array(values)
-        return column if wanted is None or column.type == wanted else _safely(column, wanted)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        pass
-    if wanted is None:
-        wanted = _common_type(values)
-    kept: list[Any] = []
-    for row, value in enumerate(values):
-        try:
-            # By way of the value's own type: Arrow would cut 1.5 to an integer without a word.
-            kept.append(_safely(pa.array([value]), wanted)[0].as_py())
-        except (pa.ArrowException, OverflowError, TypeError, ValueError):
-            kept.append(None)
-            details.setdefault(row, f"{name}={value!r} is no {_called(wanted, value)}")
-    return pa.array(kept, wanted)
-
-
-def _called(wanted: pa.DataType, value: Any) -> str:
-    """What a value should have been, in words where that helps."""
-    fits = isinstance(value, int) or not pa.types.is_integer(wanted)
-    return str(wanted) if fits else "whole number"
-
-
-def _safely(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The column in another type of its family; raises ArrowInvalid when a value would change."""
-    if not castable(column.type, wanted):
-        raise pa.ArrowInvalid(f"{column.type} is no {wanted}")
-    return column.cast(wanted)
-
-
-def _common_type(values: list[Any]) -> pa.DataType:
-    """The type that most values have, judged one by one; of equally many the first."""
-    votes: dict[pa.DataType, int] = {}
-    for value in values:
-        if value is not None:
-            try:
-                kind = pa.scalar(value).type
-            except (pa.ArrowException, OverflowError, TypeError, ValueError):
-                continue
-            votes[kind] = votes.get(kind, 0) + 1
-    return max(votes, key=lambda k: votes[k]) if votes else pa.null()
-
-
-def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which the engine keeps a column: encodings do not count."""
-    t = pa.types
-    if t.is_dictionary(kind) or t.is_run_end_encoded(kind):
-        return plain_type(kind.value_type)
-    if t.is_large_string(kind) or t.is_string_view(kind):
-        return pa.string()
-    if t.is_large_binary(kind) or t.is_binary_view(kind):
-        return pa.binary()
-    return kind
-
-
-#: Weights of the units of an interval.
-WEIGHTS_TYPE = pa.list_(pa.float64())
-
-#: The id column of streams that have none: events are numbered in order of arrival.
-NUMBER = "event_number"
 
 
 class Intake:
@@ -359,11 +237,11 @@ class Intake:
 
 
 def _filled(column: pa.Array) -> I64:
-    result: I64 = _filled_as_is(column).astype(np.int64, copy=False)
+    result: I64 = filled_as_is(column).astype(np.int64, copy=False)
     return result
 
 
-def _filled_as_is(column: pa.Array) -> Any:
+def filled_as_is(column: pa.Array) -> Any:
     return (column.fill_null(0) if column.null_count else column).to_numpy(zero_copy_only=False)
 
 
@@ -398,132 +276,8 @@ def _cast(name: str, values: pa.Array, wanted: pa.DataType, bad: Any, details: d
         same = pc.equal(forced.cast(values.type, safe=False), values)
         wrong = pc.invert(same).fill_null(False).to_numpy(zero_copy_only=False)
         if pa.types.is_integer(values.type) and pa.types.is_integer(wanted):  # a wrapped value comes back the same
-            wrong = wrong | ((_filled_as_is(forced) < 0) != (_filled_as_is(values) < 0))
+            wrong = wrong | ((filled_as_is(forced) < 0) != (filled_as_is(values) < 0))
         for row in np.flatnonzero(wrong & ~bad).tolist():
-            details[row] = f"{name}={values[row]} is no {_called(wanted, values[row].as_py())}"
+            details[row] = f"{name}={values[row]} is no {called(wanted, values[row].as_py())}"
         bad |= wrong
         return pc.if_else(pa.array(wrong), pa.scalar(None, wanted), forced)
-
-
-def castable(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a column of one type may stand for the other: same family, or nothing but nulls."""
-    given, wanted = plain_type(given), plain_type(wanted)
-    t = pa.types
-
-    def family(kind: pa.DataType) -> object:
-        if t.is_integer(kind) or t.is_floating(kind) or t.is_decimal(kind):
-            return "number"
-        if t.is_timestamp(kind) or t.is_date(kind):
-            return "moment"
-        if t.is_struct(kind) or t.is_list(kind) or t.is_large_list(kind) or t.is_map(kind):
-            # The moments in it are the same in any zone.
-            parts = [kind.field(n) for n in range(kind.num_fields)]
-            return kind.id, [(part.name if t.is_struct(kind) else "", in_nested(part.type)) for part in parts]
-        return kind if not t.is_duration(kind) else "duration"
-
-    def in_nested(kind: pa.DataType) -> object:
-        if t.is_timestamp(kind):
-            return kind.unit, kind.tz is None
-        return family(kind) if t.is_nested(kind) else kind
-
-    if wanted == WEIGHTS_TYPE and (t.is_list(given) or t.is_large_list(given) or t.is_fixed_size_list(given)):
-        return bool(t.is_null(given.value_type)) or family(given.value_type) == "number"
-    return bool(t.is_null(given)) or family(given) == family(wanted)
-
-
-def fix_schema(stream: Stream, given: pa.Schema, needed: Iterable[str], by_row: bool) -> pa.Schema:
-    """The schema of a stream from its first batch (and its declaration); checks the columns that everything depends on.
-
-    ``needed`` are the attributes that queries name. ``by_row``: events came as dicts, where a missing key is a null.
-    """
-    declared = stream.declared
-    fields = {f.name: plain_type(f.type) for f in given}
-    if declared is not None:
-        fields |= {f.name: plain_type(f.type) for f in declared}
-    if by_row and stream.pmf is not None:
-        fields.setdefault(stream.pmf, pa.null())
-    timed = "ts" if stream.lower is None else "lower"
-    for purpose, name in (
-        ("type", stream.type),
-        (timed, stream.ts),
-        ("upper", stream.upper),
-        ("id", stream.id),
-        ("source", stream.source),
-        ("pmf", stream.pmf),
-    ):
-        if name is not None and name not in fields:
-            raise SchemaError(
-                f"no column {name!r}, which Stream({purpose}={name!r}) names: the batch has {_list(given.names)}"
-            )
-    for name in sorted(needed):
-        if name not in fields:
-            if not by_row:
-                raise SchemaError(f"no column {name!r}, which a query asks for: the batch has {_list(given.names)}")
-            fields[name] = pa.null()
-    fields[stream.type] = _type_column(stream.type, fields[stream.type])
-    fields[stream.ts] = _time_column(stream.ts, fields[stream.ts])
-    if stream.upper is not None:
-        fields[stream.upper] = _time_column(stream.upper, fields[stream.upper])
-        for one, other in ((stream.ts, stream.upper), (stream.upper, stream.ts)):
-            if pa.types.is_null(fields[one]):
-                fields[one] = fields[other]
-        if not castable(fields[stream.upper], fields[stream.ts]):
-            raise SchemaError(
-                f"column {stream.ts!r} holds {fields[stream.ts]} and {stream.upper!r} {fields[stream.upper]}: both "
-                "ends of an interval must be of one kind"
-            )
-    if stream.pmf is not None:
-        fields[stream.pmf] = _weights_column(stream.pmf, fields[stream.pmf])
-    if stream.id is not None:
-        fields[stream.id] = _id_column(stream.id, fields[stream.id])
-    if stream.punctuation is not None:
-        fields.setdefault(stream.of, pa.string())
-        if not (pa.types.is_string(fields[stream.of]) or pa.types.is_null(fields[stream.of])):
-            raise SchemaError(
-                f"column {stream.of!r} holds {fields[stream.of]}: punctuation names an event type, as text"
-            )
-        fields[stream.of] = pa.string()
-    return pa.schema(list(fields.items()))
-
-
-def missing_columns(given: pa.Schema, schema: pa.Schema, needed: Iterable[str]) -> list[str]:
-    """Columns that the runtime reads and a later batch lacks."""
-    return [n for n in needed if n in schema.names and given.get_field_index(n) < 0]
-
-
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names)) if names else "no columns"
-
-
-def _type_column(name: str, kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_string(kind) or pa.types.is_null(kind):
-        return pa.string()
-    raise SchemaError(f"column {name!r} holds {kind}: the event type must be text")
-
-
-def _time_column(name: str, kind: pa.DataType) -> pa.DataType:
-    t = pa.types
-    if t.is_timestamp(kind):
-        return kind
-    if t.is_date(kind):
-        return pa.timestamp("s")
-    if t.is_integer(kind) or t.is_floating(kind):
-        return pa.int64()
-    if t.is_null(kind):
-        return kind  # no row has one, so none is usable; the type shows when one comes
-    raise SchemaError(f"column {name!r} holds {kind}: event times must be whole numbers or Arrow timestamps")
-
-
-def _weights_column(name: str, kind: pa.DataType) -> pa.DataType:
-    if castable(kind, WEIGHTS_TYPE):
-        return WEIGHTS_TYPE
-    raise SchemaError(f"column {name!r} holds {kind}: weights are lists of numbers, one for each unit of the interval")
-
-
-def _id_column(name: str, kind: pa.DataType) -> pa.DataType:
-    t = pa.types
-    if t.is_string(kind) or t.is_binary(kind) or t.is_integer(kind) or t.is_null(kind):
-        return kind
-    if t.is_floating(kind):
-        return pa.int64()
-    raise SchemaError(f"column {name!r} holds {kind}: event ids must be text, whole numbers or bytes")
