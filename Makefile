@@ -13,6 +13,9 @@ POINTS ?= 1000
 KAFKA_KILLS := $(or $(KILLS),100)
 SPARK_KILLS := $(or $(KILLS),30)
 
+# Hundreds of processes import the package in the tests, and would compile it anew each time.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo test test-kafka test-spark lint types contracts bench bench-peers fuzz loadtest clean java chromium
@@ -26,7 +29,7 @@ demo: .venv/.demo java  ## run two queries over a year of real flights, at sever
 	@$(BIN)/latecomer demo $(ARGS)
 
 test: .venv/.test java chromium lint types contracts  ## check style, types and layers, then run all tests
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
 test-kafka: .venv/.test java  ## the tests on a real Kafka broker, with KILLS (default 100) kills instead of ten
 	@LATECOMER_KAFKA_KILLS=$(KAFKA_KILLS) $(BIN)/python -m pytest tests/test_kafka_*.py $(ARGS)

@@ -58,8 +58,7 @@ def main(root):
     os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = "120"  # seconds; 15 are few on a busy machine
     from pyspark.sql import SparkSession
 
-    settings = {
-        "spark.sql.shuffle.partitions": "2",
+    settings = spark_java.SETTINGS | {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.python.authenticate.socketTimeout": "120s",
         "spark.sql.warehouse.dir": str(root / "warehouse"),

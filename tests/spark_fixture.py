@@ -14,18 +14,14 @@ def spark(tmp_path_factory):
 
     from tests import spark_java
 
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "OFF")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", spark_java.options())
-        .getOrCreate()
-    )
+    builder = SparkSession.builder.master("local[2]").appName("tests")
+    settings = spark_java.SETTINGS | {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.driver.extraJavaOptions": spark_java.options(),
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
     yield session
     session.stop()

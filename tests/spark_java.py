@@ -18,15 +18,29 @@ from latecomer.testing import jars
 
 CACHE = Path(__file__).parent.parent / ".cache" / "spark"
 
-#: Options for sessions that do little; executors get no more.
+#: Options for sessions that do little.
 SMALL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv4Stack=true"
+
+#: Settings of sessions that do little. Without the last two, Spark writes a checksum beside each of a checkpoint's many
+#: small files, and starts four times ``readlink`` for each, which takes longer than the writing.
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "OFF",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
 
 #: Where the job that the archive is made of finds its options.
 _MAKING = "LATECOMER_TEST_JAVA"
 
 
 def options():
-    """The options for a driver; without the archive where this Java makes none."""
+    """The options for drivers and executors; without the archive where this Java makes none."""
     if _MAKING in os.environ:
         return os.environ[_MAKING]
     java = os.path.realpath(jars.java())

@@ -94,15 +94,10 @@ def main(root, master):
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "OFF",
-        "spark.sql.shuffle.partitions": "2",
+    settings = spark_java.SETTINGS | {
         "spark.sql.warehouse.dir": str(root / "warehouse"),
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": spark_java.options(),
-        "spark.executor.extraJavaOptions": spark_java.SMALL,
+        "spark.executor.extraJavaOptions": spark_java.options(),
         "spark.executor.memory": "512m",
     }
     builder = SparkSession.builder.master(master).appName("job under test")

@@ -13,6 +13,7 @@ import urllib.request
 import pytest
 
 from loadtest.__main__ import HERE, free_port, locust, pipeline_under_test
+from tests import spark_java
 
 
 def ask(url, **form):
@@ -110,7 +111,8 @@ def test_a_wrong_pipeline_fails(kafka, tmp_path):
 
 
 @pytest.mark.spark
-def test_a_spark_job_on_kafka_passes_the_same_test(kafka, tmp_path):
+def test_a_spark_job_on_kafka_passes_the_same_test(kafka, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", spark_java.options())
     with pipeline_under_test(kafka, tmp_path, renamed(TEXT, "spark"), engine="spark") as pipeline:
         arguments = ["--headless", "-u", "2", "-t", "4s", "--source-rate", "200", "--matching", "0.5", "--late", "0.4"]
         arguments += ["--duplicates", "0.05", "--patience", "120"]

@@ -13,12 +13,12 @@ pytestmark = pytest.mark.spark
 
 def test_drivers_killed_with_ten_jobs_at_work(tmp_path):
     """Three drivers are killed; each cuts some of ten jobs short, at another point of their work."""
-    assert drivers_killed(tmp_path, kills=3, jobs=10, files=5, seed=1) >= 15
+    assert drivers_killed(tmp_path, kills=3, jobs=10, files=3, seed=1) >= 15
 
 
 def test_executors_and_python_workers_killed(tmp_path):
     """Two executor processes; now and then one of them, or one of their Python workers, dies at work."""
-    prepare(tmp_path, jobs=2, files=8, seed=100)
+    prepare(tmp_path, jobs=2, files=6, seed=100)
     driver, pick = Driver(tmp_path, "local-cluster[2,1,512]"), random.Random(4)
     killed = []
     try:
