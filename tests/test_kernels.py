@@ -203,9 +203,12 @@ def test_runs_are_searched_alike(parts, probes, width, bits, backward):
 
 @pytest.mark.parametrize("spread", ["even", "clumped", "lopsided", "one key"])
 @pytest.mark.parametrize("backward", [True, False])
-def test_large_runs_are_searched_alike(spread, backward):
-    """So large that places are guessed: where guesses are good, bad, and no help at all; with rows in any order."""
-    bits, n, rng = 12, 300_000, np.random.default_rng(6)
+@pytest.mark.parametrize(("n", "rows"), [(300_000, 800), (3_000, 6)])
+def test_large_runs_are_searched_alike(spread, backward, n, rows):
+    """So large, or so large for the rows, that places are guessed: where guesses are good, bad, and no help at all; with
+    rows in any order.
+    """
+    bits, rng = 12, np.random.default_rng(6)
     keep = np.uint64(2**63 - 2**bits)
     keys = {
         "even": rng.integers(0, 2**63, n, dtype=np.uint64),
@@ -216,17 +219,19 @@ def test_large_runs_are_searched_alike(spread, backward):
     ts = rng.integers(-(2**bits), 2 ** (bits + 1), n)
     codes, _, refs, edges, _ = NATIVE.arrange(keys, ts, np.arange(n), bits)
     runs = [(number, codes[a:b], refs[a:b]) for number, a, b in edges] + [(4, codes[:0], refs[:0])]
-    assert min(len(run[1]) for run in runs[:-1]) > 1 << 16
+    assert min(len(run[1]) for run in runs[:-1]) > min(1 << 16, 64 * (rows + 1))
     asked = np.concatenate([keys[rng.integers(0, n, 300)], rng.integers(0, 2**63, 90, dtype=np.uint64)]) & keep
     asked = np.concatenate([asked, np.array([0, keep], np.uint64), np.sort(asked)])
     lo = rng.integers(-(2**bits) - 50, 2 ** (bits + 1), len(asked))
     hi = lo + rng.choice([-1, 0, 40], len(asked))
     hi[::200] += 2**bits
-    same("nearest", runs, bits, asked, lo, hi, backward)
-    ours, theirs = (twin.join(runs, bits, asked, lo, hi, 1 << 62) for twin in (NATIVE, PLAIN))
-    order = [np.lexsort(found[1::-1]) for found in (ours, theirs)]
-    for a, b in zip(ours, theirs, strict=True):
-        assert (a[order[0]] == b[order[1]]).all()
+    for begin in range(0, len(asked), rows):
+        some = [column[begin : begin + rows] for column in (asked, lo, hi)]
+        same("nearest", runs, bits, *some, backward)
+        ours, theirs = (twin.join(runs, bits, *some, 1 << 62) for twin in (NATIVE, PLAIN))
+        order = [np.lexsort(found[1::-1]) for found in (ours, theirs)]
+        for a, b in zip(ours, theirs, strict=True):
+            assert (a[order[0]] == b[order[1]]).all()
 
 
 @given(st.data(), st.sampled_from([np.uint8, np.uint16, np.int32, np.int64]))

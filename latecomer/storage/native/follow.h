@@ -355,6 +355,8 @@ static int prepared(Follow *f, PyObject *const *args, int64_t bits, int *nothing
     for (int64_t i = 0; i < program->bound; i++)
         if (!(f->seed_refs[i] = lent(refs[i], 8, &f->n)) || !(f->seed_ts[i] = lent(ts[i], 8, &f->n)))
             return 0;
+    for (int64_t i = 0; i < program->sources; i++)
+        expect(f->sources + i, f->n);
     return 1;
 }
 

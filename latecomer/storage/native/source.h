@@ -42,6 +42,7 @@ typedef struct {
     const int64_t *refs;
     npy_intp n, begin, end; /* begin, end: where the last one was found, the next one is likely near */
     double density;         /* codes in two units of code, were they spread evenly */
+    int guessed;            /* whether places are guessed rather than sought from where the last one was; see expect() */
 } Run;
 
 typedef struct {
@@ -107,6 +108,7 @@ static int source_of(PyObject *given, int64_t bits, Source *source)
         runs[i].n = PyArray_DIM(own[0], 0);
         runs[i].begin = runs[i].end = 0;
         runs[i].density = (double)runs[i].n / (double)(INT64_C(1) << 62);
+        runs[i].guessed = 0;
     }
     return 1;
 }
@@ -137,13 +139,24 @@ static inline npy_intp guess(const Run *run, uint64_t code, npy_intp place)
     return away >= (double)(run->n - 1 - place) ? run->n - 1 : place + (npy_intp)away;
 }
 
-#define LARGE (INT64_C(1) << 16) /* codes of a run that a cache hardly holds: there a guess is cheaper than a look */
 #define WIDTH 16                 /* codes about a guess */
+#define LARGE (INT64_C(1) << 16) /* codes of a run that a cache hardly holds */
+#define APART 64                 /* codes between one row's and the next one's */
+
+/* So many rows will be looked up, in order of their keys. A guess is cheaper than a search from where the last row was
+ * found if memory is slow, or if that is far away. */
+static inline void expect(Source *source, npy_intp rows)
+{
+    for (Py_ssize_t r = 0; r < source->count; r++) {
+        Run *run = source->runs + r;
+        run->guessed = run->n >= LARGE || run->n >= APART * (rows + 1);
+    }
+}
 
 /* The first place of a run from which on codes are not below `code`; `hint`: a place that was looked at before. */
 static inline npy_intp find(const Run *run, uint64_t code, npy_intp hint)
 {
-    if (run->n < LARGE)
+    if (!run->guessed)
         return seek(run->codes, run->n, code, hint);
     npy_intp place = guess(run, code, guess(run, code, hint)), low = place - WIDTH / 2;
     if (low > 0 && low + WIDTH < run->n && run->codes[low - 1] < code && run->codes[low + WIDTH - 1] >= code) {
@@ -163,7 +176,7 @@ static inline void foresee(const Source *source, const uint64_t *keys, npy_intp 
     npy_intp places[AHEAD];
     for (Py_ssize_t r = first_run(source, first); r < source->count && source->runs[r].slice <= last; r++) {
         const Run *run = source->runs + r;
-        if (run->n < LARGE)
+        if (!run->guessed)
             continue;
         for (npy_intp i = 0; i < n; i++) {
             places[i] = guess(run, keys[i], run->begin);
@@ -315,6 +328,7 @@ static PyObject *join(PyObject *self, PyObject *const *args, Py_ssize_t count)
         int short_of_memory = 0;
         NPY_BEGIN_THREADS_DEF;
         NPY_BEGIN_THREADS_THRESHOLDED(n);
+        expect(&source, n);
         for (npy_intp i = 0; i < n && !short_of_memory; i++) {
             Walk own;
             if (i % AHEAD == 0)
@@ -380,6 +394,7 @@ static PyObject *nearest(PyObject *self, PyObject *const *args, Py_ssize_t count
         int64_t *out = DATA(refs), *times = DATA(ts);
         NPY_BEGIN_THREADS_DEF;
         NPY_BEGIN_THREADS_THRESHOLDED(n);
+        expect(&source, n);
         for (npy_intp i = 0; i < n; i++) {
             if (i % AHEAD == 0)
                 foresee_rows(&source, keys + i, lo + i, hi + i, n - i < AHEAD ? n - i : AHEAD);
