@@ -29,10 +29,10 @@ _AT_ONCE = 1 << 13  # events; making a run of so many is no task
 _ENTRY = 16  # bytes of an event in a run
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Run:
     """Events sorted by code: ``codes`` (n,) and ``refs`` (n,) into the event log. What is earlier within its slice than
-    ``floor`` has been dropped, as far as it was there by then.
+    ``floor`` has been dropped, as far as it was there by then. Nobody changes one that is made.
     """
 
     codes: U64
@@ -170,8 +170,9 @@ class Runs:
         first = self._tasks[-1].end if self._tasks else 0
         for at in range(len(self.all) - 2, first - 1, -1):
             one, other = self.all[at], self.all[at + 1]
-            if len(one) < max(_GROWTH * len(other), _TAIL):
-                if len(one) + len(other) > _AT_ONCE:
+            size, next_size = len(one.codes), len(other.codes)
+            if size < _TAIL or size < _GROWTH * next_size:
+                if size + next_size > _AT_ONCE:
                     self._tasks.append(_Task(at, (one, other), self._floor, self._mask))
                     return
                 self.all[at : at + 2] = [merged(one, other)]

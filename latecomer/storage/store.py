@@ -332,11 +332,12 @@ class Store:
     def source(self, view: View) -> list[kernels.Run]:
         """The events of a view that are later than :attr:`away_until`, as compiled kernels want them."""
         if view not in self._listed:
-            slices = list(self.frames.irange((self.away_until >> self.layout.bits) + 1))
-            self._listed[view] = self._in_slices(slices, view)
+            slices: Iterable[int] = self.frames
             if self._pager is not None:
+                slices = list(self.frames.irange((self.away_until >> self.layout.bits) + 1))
                 for number in slices:
                     self.frames[number].touched = self._pager.turn
+            self._listed[view] = self._in_slices(slices, view)
         return self._listed[view]
 
     def _runs(self, keys: U64, lo: I64, hi: I64, view: View) -> list[kernels.Run]:
