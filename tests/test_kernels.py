@@ -205,8 +205,8 @@ def test_runs_are_searched_alike(parts, probes, width, bits, backward):
 @pytest.mark.parametrize("backward", [True, False])
 @pytest.mark.parametrize(("n", "rows"), [(300_000, 800), (3_000, 6)])
 def test_large_runs_are_searched_alike(spread, backward, n, rows):
-    """So large, or so large for the rows, that places are guessed: where guesses are good, bad, and no help at all; with
-    rows in any order.
+    """So large, or so large for so few rows, that places are guessed: where guesses are good, bad, and no help at all;
+    with rows in any order.
     """
     bits, rng = 12, np.random.default_rng(6)
     keep = np.uint64(2**63 - 2**bits)
