@@ -12,7 +12,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ import pyarrow as pa
 from latecomer.consistency.clock import BEGINNING, END, FAR
 from latecomer.errors import ConfigError, SchemaError, StateError
 from latecomer.query.query import Query, queries_of
+from latecomer.runtime.arguments import check_moment, clocks_of, cuts_of, names_of, reached
 from latecomer.runtime.changes import check_names
 from latecomer.runtime.engine import Engine, Piece, attributes_of, promised_columns
 from latecomer.runtime.explain import explain
@@ -30,7 +30,7 @@ from latecomer.runtime.intervals.guards import check_level, over_intervals
 from latecomer.runtime.memory import facts
 from latecomer.runtime.parting import Chooser, drop, narrow
 from latecomer.runtime.saved import plain_stream, saved_query, saved_stream, schema_bytes, schema_of
-from latecomer.runtime.schema import fix_schema, missing_columns
+from latecomer.runtime.schema import check_single, fix_schema, missing_columns
 from latecomer.runtime.share import Share
 from latecomer.runtime.spill import BATCH, Spill, Spilling, memory_size
 from latecomer.runtime.versions import fresh_folder, known_version, plain_note, version_number
@@ -76,10 +76,11 @@ class Runtime:
         queries: one query or several, each with its own name and level.
         memory: how much state may be in memory: bytes, or text like ``"512 MiB"``; the rest lies in ``spill``, and is
             read when an event needs it. None: all of it is in memory.
-        spill: an empty folder, or the URI of one, or :class:`Spill`: for state beyond ``memory``, and for versions
-            (:meth:`checkpoint`).
-        workers: processes that share out the events by key, for more cores than one: the same answers, as far as all
-            queries have an attribute in ``[…]`` in common. ``memory`` is that of all together.
+        spill: a folder without a state, or the URI of one, or :class:`Spill`: for state beyond ``memory``, and for
+            versions (:meth:`checkpoint`).
+        workers: processes that share out the events by key, for more cores than one; all queries need an attribute in
+            ``[…]`` in common. The same answers, but for one thing: an id that comes again with *another key* is known
+            as a duplicate only by the worker that holds the first. ``memory`` is that of all together.
 
     Raises ConfigError for queries that cannot live side by side, and StateError for a folder that holds a state
     already (:meth:`open` goes on with it) or cannot be used.
@@ -157,14 +158,14 @@ class Runtime:
 
         Args:
             batch: an Arrow table or record batch, a pandas or Polars data frame, or a list of dicts.
-            clocks: for each row the stream's clock as known from elsewhere (int64, in units): for runtimes that see
-                only a part of the stream.
+            clocks: for each row the stream's clock as known from elsewhere (n whole numbers, in units): for runtimes
+                that see only a part of the stream.
             cuts: ascending row numbers. Levels that correct themselves then say what they would have said if the batch
                 had come in parts that begin at these rows, so that a large batch gives the log of small ones. The net
                 result is the same.
 
-        Raises SchemaError, before anything is processed, when a column is missing or has the wrong type; StateError
-        when the answer does not fit memory.
+        Raises SchemaError, before anything is processed, when a column is missing, comes twice or has the wrong type;
+        ConfigError for clocks and cuts that do not fit the batch; StateError when the answer does not fit memory.
         """
         try:
             return self._collect(self.stream_pieces(batch, clocks=clocks, cuts=cuts))
@@ -194,7 +195,9 @@ class Runtime:
             engine = self._engine_for(given.schema, by_row)
             if not by_row:
                 self._fitting = engine, given.schema
-        outside = None if clocks is None else np.asarray(clocks, np.int64)
+        outside = clocks_of(clocks, given.num_rows)
+        if len(cuts):
+            cuts = cuts_of(cuts, given.num_rows)
         return map(self._piece, engine.process(given, details, outside, cuts))
 
     def reject(self, lines: Sequence[tuple[str, str]]) -> Output:
@@ -230,7 +233,7 @@ class Runtime:
             raise ConfigError(
                 f"key={dict(key)!r}: give the columns of Stream(of_key={list(self.stream.of_key)!r}), and no source"
             )
-        _check_moment("ts", ts)
+        check_moment("ts", ts)
         if self._engine is None:
             self._waiting.append((type, ts, source, None if key is None else dict(key)))
             return self._collect(iter(()))
@@ -240,6 +243,7 @@ class Runtime:
     def observe(self, ts: int) -> Output:
         """The stream's clock has reached ``ts`` (units) elsewhere: in another bucket or partition."""
         self._open()
+        ts = reached(ts)
         if self._engine is None:
             self._reached = max(self._reached, ts)
             return self._collect(iter(()))
@@ -251,7 +255,7 @@ class Runtime:
         ``idle_timeout`` hold nothing back any more, and events further ahead than ``max_ahead`` are not believed.
         """
         self._open()
-        _check_moment("now", now)
+        check_moment("now", now)
         if self._engine is None:
             self._nows = [*self._nows[:1], now]  # since the first one declared sources have been silent
             return self._collect(iter(()))
@@ -413,10 +417,11 @@ class Runtime:
 
     def drop(self, names: Iterable[str]) -> None:
         """Forget the queries with these names and what only they needed. Raises ConfigError where none would be left,
-        and StateError while late events wait for the shelf.
+        or there has never been one of that name, and StateError while late events wait for the shelf.
         """
         self._whole()
-        gone = {q.name for q in self.queries} & set(names)
+        queries = [q.name for q in self.queries]
+        gone = names_of(names, [*queries, *self._dropped]) & set(queries)
         if len(gone) == len(self.queries):
             raise ConfigError(f"no query would be left without {sorted(gone)}: end the runtime")
         if self._engine is not None:
@@ -453,6 +458,8 @@ class Runtime:
     @classmethod
     def restore(cls, snapshot: bytes) -> Runtime:
         """The runtime that :meth:`snapshot` was taken of. Raises StateError when the bytes are damaged."""
+        if not isinstance(snapshot, (bytes, bytearray, memoryview)):
+            raise ConfigError(f"snapshot={snapshot!r:.80}: give the bytes that Runtime.snapshot() has returned")
         saved = unpack(snapshot)
         if "workers" in saved:
             from latecomer.runtime.workers.parallel import ParallelRuntime
@@ -534,6 +541,7 @@ class Runtime:
         engine = self._engine
         if engine is None:
             return self._build(fix_schema(self.stream, given, self._columns, by_row))
+        check_single(given)
         needed = [
             self.stream.type,
             self.stream.ts,
@@ -628,8 +636,3 @@ class Runtime:
         if self._empty is None or self._empty[0] is not schemas[0] or self._empty[1] is not schemas[1]:
             self._empty = (*schemas, Output(*(schema.empty_table() for schema in schemas)))
         return self._empty[2]
-
-
-def _check_moment(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer, date)):
-        raise ConfigError(f"{name}={value!r} is no time: give a whole number of the stream's units, or a datetime")

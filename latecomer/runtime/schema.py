@@ -26,6 +26,7 @@ def fix_schema(stream: Stream, given: pa.Schema, needed: Iterable[str], by_row: 
 
     ``needed`` are the attributes that queries name. ``by_row``: events came as dicts, where a missing key is a null.
     """
+    check_single(given)
     declared = stream.declared
     fields = {f.name: plain_type(f.type) for f in given}
     if declared is not None:
@@ -74,6 +75,13 @@ def fix_schema(stream: Stream, given: pa.Schema, needed: Iterable[str], by_row: 
             )
         fields[stream.of] = pa.string()
     return pa.schema(list(fields.items()))
+
+
+def check_single(given: pa.Schema) -> None:
+    """Raises SchemaError where two columns have one name, as after a join: nobody could tell which is meant."""
+    if len(set(given.names)) < len(given.names):
+        twice = sorted({name for name in given.names if given.names.count(name) > 1})
+        raise SchemaError(f"the batch has two columns {twice[0]!r}: rename one, or leave it out")
 
 
 def missing_columns(given: pa.Schema, schema: pa.Schema, needed: Iterable[str]) -> list[str]:
@@ -128,6 +136,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.string()
     if t.is_large_binary(kind) or t.is_binary_view(kind):
         return pa.binary()
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
     return kind
 
 
@@ -159,5 +169,7 @@ def castable(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 def called(wanted: pa.DataType, value: Any) -> str:
     """What a value should have been, in words where that helps."""
+    if pa.types.is_null(wanted):  # nothing in the column suggests a type
+        return "whole number of 64 bits" if isinstance(value, int) else "value that a column can hold"
     fits = isinstance(value, int) or not pa.types.is_integer(wanted)
     return str(wanted) if fits else "whole number"

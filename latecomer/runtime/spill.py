@@ -17,6 +17,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _BYTES = {"": 1, "b": 1}
 _BYTES |= {f"{p}b": 1000 ** (i + 1) for i, p in enumerate("kmgt")}
 _BYTES |= {f"{p}ib": 1024 ** (i + 1) for i, p in enumerate("kmgt")}
+_UNITS = "B, kB, KiB, MB, MiB, GB, GiB, TB or TiB"
 
 #: The least that a runtime works with: a few batches and their candidates.
 LEAST = 1 << 20
@@ -84,7 +85,7 @@ def memory_size(value: int | str) -> int:
     elif isinstance(value, str) and (found := _SIZE.fullmatch(value)) and found[2].lower() in _BYTES:
         size = int(float(found[1]) * _BYTES[found[2].lower()])
     if size < 0:
-        raise ConfigError(f"memory={value!r}: give bytes, or text like '512 MiB' or '2 GB'")
+        raise ConfigError(f"memory={value!r}: give bytes, or text like '512 MiB' or '2 GB', in {_UNITS}")
     if size < LEAST:
         raise ConfigError(f"memory={value!r} is {size} bytes: at least 1 MiB is needed to work with")
     return size

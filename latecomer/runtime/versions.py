@@ -44,7 +44,10 @@ def known_version(folder: StateFolder, version: int | None) -> int:
     """The number of the version (None: the newest) in a folder; raises StateError where it is not there."""
     numbers = folder.versions()
     if not numbers or version not in (None, *numbers):
-        there = f"the versions {numbers}" if numbers else "no version"
+        if numbers:
+            raise StateError(
+                f"the folder {folder.shown!r} holds the versions {numbers}, and not {version}: open one of these"
+            )
         wanted = "" if version is None else f", and not {version}"
-        raise StateError(f"the folder {folder.shown!r} holds {there}{wanted}: begin with Runtime(…, spill=…)")
+        raise StateError(f"the folder {folder.shown!r} holds no version{wanted}: begin with Runtime(…, spill=…)")
     return numbers[-1] if version is None else version

@@ -253,7 +253,7 @@ def open_files(uri: str | os.PathLike[str], *, sync: bool = True) -> tuple[Files
     if "\0" in text:
         raise StateError(f"the state folder {text!r} has a zero character in its name: no folder can have that")
     if "://" not in text:
-        path = str(Path(text).absolute())  # it has to mean the same when the working directory changes
+        path = str(Path(text).expanduser().absolute())  # it has to mean the same when the working directory changes
         return LocalFiles(path, sync=sync), path
     shown = re.sub(r"://[^/@]*@", "://***@", text)
     try:
@@ -265,6 +265,8 @@ def open_files(uri: str | os.PathLike[str], *, sync: bool = True) -> tuple[Files
         ) from error
     if isinstance(files, fs.LocalFileSystem):
         return LocalFiles(root, sync=sync), shown
+    if not root and isinstance(files, (fs.S3FileSystem, fs.GcsFileSystem)):
+        raise StateError(f"the state folder {shown!r} names no bucket: give a URI like 's3://bucket/folder'")
     return ArrowFiles(files, root), shown
 
 

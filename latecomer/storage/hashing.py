@@ -104,7 +104,11 @@ def _hash_words(column: pa.Array, salt: int) -> U64:
 
 
 def _texts_of(column: pa.Array) -> pa.Array:
-    """Values without a fixed width as texts; those that Arrow has no text for (nested ones, intervals) as Python's."""
+    """Values that are no words as texts or byte strings; those that Arrow has no text for (nested ones, intervals) as
+    Python's.
+    """
+    if pa.types.is_fixed_size_binary(column.type):
+        return column.cast(pa.binary())
     if not pa.types.is_nested(column.type):
         with suppress(pa.ArrowNotImplementedError):
             return pc.cast(column, pa.string())

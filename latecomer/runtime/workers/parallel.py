@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
@@ -24,6 +23,7 @@ from latecomer.consistency.policy import adapts, whole_units
 from latecomer.errors import ConfigError, StateError
 from latecomer.query.plan import Plan
 from latecomer.query.query import Query
+from latecomer.runtime.arguments import clocks_of, cuts_of, names_of, reached
 from latecomer.runtime.given import plain
 from latecomer.runtime.parting import Chooser
 from latecomer.runtime.runtime import Output, Runtime
@@ -90,11 +90,12 @@ class ParallelRuntime(Runtime):
 
     def _pieces(self, method: str, batch: Any, clocks: npt.ArrayLike | None, cuts: Sequence[int]) -> Iterator[Piece]:
         self._open()
-        known = None if clocks is None else np.asarray(clocks, np.int64)
         events = plain(batch)
+        rows = events.num_rows if isinstance(events, pa.RecordBatch) else len(events)
+        known, parts = clocks_of(clocks, rows), cuts_of(cuts, rows)
         if not isinstance(events, pa.RecordBatch):
             events = [dict(row) for row in events]
-        return self._crew.stream(method, events, known, tuple(cuts))
+        return self._crew.stream(method, events, known, parts)
 
     def reject(self, lines: Sequence[tuple[str, str]]) -> Output:
         return self._told("reject", list(lines))
@@ -107,7 +108,7 @@ class ParallelRuntime(Runtime):
         return self._told("punctuate", ts, type, source, key)
 
     def observe(self, ts: int) -> Output:
-        return self._told("observe", ts)
+        return self._told("observe", reached(ts))
 
     def advance(self, now: Any) -> Output:
         return self._told("advance", now)
@@ -163,7 +164,7 @@ class ParallelRuntime(Runtime):
 
     def drop(self, names: Iterable[str]) -> None:
         self._whole()
-        gone = set(names)
+        gone = names_of(names, [q.name for q in self.queries])
         self._crew.ask("drop", gone)
         self.queries = tuple(q for q in self.queries if q.name not in gone)
 
