@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latecomer.storage import columns, ids, room
-from latecomer.storage.columns import BytesColumn
+from latecomer.storage.columns import BytesColumn, FixedColumn, make_column
 from latecomer.storage.hashing import first_words, hash_column, hash_contents, hash_halves
 from latecomer.storage.ids import IdIndex
 from latecomer.storage.numbers import Numbers
@@ -30,7 +30,7 @@ from latecomer.storage.store import CodeLayout, Store, View
 @given(st.data(), st.sampled_from([32, 44, 60]), st.sampled_from([1, 1 << 31, 1 << 33]), st.sampled_from([1, 8, 8_192]))
 def test_the_id_index_remembers_what_it_must(smallest: int, data: st.DataObject, shift: int, apart: int, step: int):
     """Each mark is entered once, whatever the hand is doing; only what may be forgotten is."""
-    with mock.patch.multiple(ids, _SMALLEST=smallest, _STEP=step):
+    with mock.patch.multiple(ids, _SMALLEST=smallest, _STEP=step, _STRETCH=max(step, 512)):
         index, known, floor, end = IdIndex(), dict[int, int](), 0, apart
         for kind, n in data.draw(st.lists(st.tuples(st.sampled_from("eeeeafrmdp"), st.integers(1, 40)), max_size=30)):
             # Few bits of the mark differ where the shift is large: long chains, also over the table's end.
@@ -229,6 +229,61 @@ def test_numbers_have_places(values: list[int], base: int, apart: int) -> None:
     assert some.all().tolist() == numbers.tolist()
     assert len(some) == len(numbers)
     assert some.nbytes <= 8 * len(numbers) + 64
+    for begin, end in ((0, 1), (len(numbers) // 3, len(numbers) // 2), (len(numbers) - 1, len(numbers))):
+        assert some.between(begin, end).tolist() == numbers[begin:end].tolist()
+
+
+@given(
+    st.lists(st.integers(0, 400), unique=True),
+    st.sampled_from([1, 7, 1000]),
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 50), st.integers(0, 99)), max_size=4),
+)
+def test_numbers_go_and_others_come_behind_them(values: list[int], apart: int, steps: list[Any]) -> None:
+    some, left = Numbers(np.sort(np.array(values, np.int64)) * apart), sorted(value * apart for value in values)
+    end = max(left, default=-1) + 1
+    for more, skipped, seed in steps:
+        chance = random.Random(seed)
+        begin, end = end + skipped, end + skipped + more
+        left += range(begin, end)
+        gone = chance.sample(left, chance.choice([0, len(left) // 2, len(left)]))
+        some = some.but(np.array(gone, np.int64), range(begin, end))
+        left = sorted(set(left) - set(gone))
+        assert some.all().tolist() == left
+        assert len(some) == len(left)
+        assert some.places(np.array(left, np.int64)).tolist() == list(range(len(left)))
+        asked = np.arange(-9, end + 9)
+        assert some.hold(asked).tolist() == np.isin(asked, left).tolist()
+        assert some.nbytes <= 8 * len(left) + 200
+
+
+@pytest.mark.parametrize("size", [0, 5, 1_000, 70_000])
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_columns_keep_what_is_marked(size: int, looked_at: bool) -> None:
+    rng = np.random.default_rng(size)
+    numbers = rng.integers(0, 2**40, size)
+    texts = ["" if n % 5 == 0 else None if n % 7 == 0 else str(n) * (n % 3) for n in numbers.tolist()]
+    for values in (
+        pa.array(numbers),
+        pa.array(numbers % 2 == 0),
+        pa.array(numbers.astype(np.float64), mask=numbers % 3 == 0),
+        pa.array(texts, pa.string()),
+        pa.array([[n] for n in numbers.tolist()], pa.list_(pa.int64())),
+    ):
+        column = make_column(values.type)
+        column.append(values)
+        column.drop(size // 10)
+        left = values.slice(size // 10)
+        views = [column.values.live()] if looked_at and isinstance(column, FixedColumn) else []
+        seen = [view.tolist() for view in views]
+        for share in (0.9, 0.02):
+            mask = rng.random(len(left)) < share
+            column.keep(mask)
+            left = left.filter(pa.array(mask))
+            assert column.live().to_pylist() == left.to_pylist()
+            assert [view.tolist() for view in views] == seen
+            column.append(left)
+            left = pa.concat_arrays([left, left])
+            assert column.take(np.arange(len(left))).to_pylist() == left.to_pylist()
 
 
 @given(st.lists(st.integers(-5, 5) | st.sampled_from([10**6, -(10**15)])))

@@ -54,6 +54,9 @@ _SLICES = 128
 #: A late event may wait for the shelf for this part of the time that state is kept, or for a window.
 _WAIT = 4
 
+#: When what waits is let in, so that many pages are read one after another, this part of the budget is for them.
+_DRAINED = 8
+
 _NONE_OF_THEM = np.zeros(0, bool)
 
 #: A piece of output: a record batch of changes, or one of late rows.
@@ -494,13 +497,12 @@ class Engine:
         bits = self.layout.bits
         return any(lane.works_at(number << bits, ((number + 1) << bits) - 1) for lane in self.lanes)
 
-    def chill(self, numbers: I64) -> None:
-        """Make the ids of the events of these numbers, which are in memory, known as cold."""
+    def chill(self, at: I64) -> None:
+        """Make the ids of the events at these positions of the log known as cold."""
         assert self.cold is not None
-        if len(numbers):
-            ids = self.log.take(self.intake.id_name, numbers)
-            log = self.log
-            self.cold.add(self._id_hashes(ids), log.ts(numbers), log.types(numbers), log.content(numbers), ids)
+        if len(at):
+            ts, types, content, ids = self.log.told(self.intake.id_name, at)
+            self.cold.add(self._id_hashes(ids), ts, types, content, ids)
 
     def forget_absent(self) -> None:
         """Events have left memory: their ids are known as cold."""
@@ -527,7 +529,7 @@ class Engine:
         """Let in what is pending, page by page."""
         while waiting := [lane for lane in self.lanes if lane.pending]:
             assert self.memory is not None
-            self.memory.make_room(0)
+            self.memory.make_room((self.memory.budget or 0) // _DRAINED)
             for lane in waiting:
                 lane.drains = True
             yield from self._settle(None, None)

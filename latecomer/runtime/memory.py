@@ -13,6 +13,7 @@ as a whole: each store's frame, the payload as a page, and the ids of its events
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,6 @@ from latecomer.storage.columns import I64
 from latecomer.storage.log import Census
 from latecomer.storage.pager import Outbox, Pager
 from latecomer.storage.shelf import Slot
-from latecomer.storage.slices import counted
 
 if TYPE_CHECKING:
     from latecomer.runtime.engine import Engine
@@ -38,7 +38,7 @@ _LITTLE = 8  # below this part of the largest slice in memory there is little of
 _CARRIED = 256 << 10  # bytes that a version carries itself, and
 _CARRIED_SHARE = 64  # this part of the state that was written before
 _ROUGH = 64  # bytes of an event on the shelf, roughly
-_NONE = np.zeros(0, np.int64)
+_FREED = 16  # what was freed goes back to the system once it is this part of the budget
 #: Gives the process's free memory back to the system, where the C library has a way to say so.
 _TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
@@ -53,6 +53,7 @@ class Memory:
             pa.set_memory_pool(pa.system_memory_pool())
         self._come = 0  # bytes that came in, or were read, since the last look
         self._read = 0  # bytes read until the last look
+        self._beside = 0  # resident memory that was not state when what had been freed went back last
 
     # --- the budget --------------------------------------------------------------------------------------------------
 
@@ -70,7 +71,9 @@ class Memory:
         if self._come * _LOOK < self.budget:
             return
         self._come = 0
-        excess = self._engine.nbytes + coming - self.budget
+        held = self._engine.nbytes
+        self._trim(held)
+        excess = held + coming - self.budget
         if excess <= 0:
             return
         wanted = excess + int(self.budget * (1 - _TARGET))
@@ -81,9 +84,17 @@ class Memory:
     def settle(self) -> None:
         """Let go of what a batch has read beyond the budget."""
         if self.budget is not None and (self.pager.read_bytes - self._read) * _LOOK >= self.budget:
-            excess = self._engine.nbytes - self.budget
-            if excess > 0:
-                self._drop_copies(excess)
+            held = self._engine.nbytes
+            if held > self.budget:
+                held -= self._drop_copies(held - self.budget)
+            self._trim(held)
+
+    def _trim(self, held: int) -> None:
+        """Give freed memory back once there is much of it; ``held``: bytes of state."""
+        assert self.budget is not None
+        if (resident := _resident()) is not None and resident - held > self._beside + self.budget // _FREED:
+            _give_back()
+            self._beside = (_resident() or 0) - held
 
     def _drop_copies(self, wanted: int) -> int:
         """Drop what is on the shelf too, least recently used first; returns the bytes that this gave."""
@@ -111,11 +122,8 @@ class Memory:
         """
         engine = self._engine
         assert self.budget is not None
-        census = engine.log.census()
-        slices, counts = counted(census.slices)
-        payload = engine.log.hot_bytes / max(len(engine.log), 1)
-        ids = engine.ids.nbytes / max(len(engine.ids), 1)
-        sizes = dict(zip(slices.tolist(), (counts * (payload + ids)).astype(np.int64).tolist(), strict=True))
+        event = engine.log.hot_bytes / max(len(engine.log), 1) + engine.ids.nbytes / max(len(engine.ids), 1)
+        sizes = {number: int(count * event) for number, count in engine.log.counts().items()}
         for store in engine.all_stores():
             for number, frame in store.frames.items():
                 if size := frame.movable:
@@ -139,13 +147,14 @@ class Memory:
                 groups.append([])
                 room = max(self.budget // _TOGETHER, _SMALL) - sizes[number]
             groups[-1].append(number)
-        self._leave([np.array(group, np.int64) for group in groups], census)
+        self._leave([np.array(group, np.int64) for group in groups])
 
-    def _leave(self, groups: Sequence[I64], census: Census) -> None:
+    def _leave(self, groups: Sequence[I64]) -> None:
         """Write slices, group by group, since what is being written takes memory beside them; and drop them."""
         engine = self._engine
-        _give_back()
         for slices in groups:
+            _give_back()
+            census = engine.log.census(slices)
             outbox = self.pager.outbox()
             self._write(slices, census, outbox)
             for timeline in engine.all_timelines():
@@ -154,8 +163,7 @@ class Memory:
             for store in engine.all_stores():
                 for number in slices.tolist():
                     store.evict(number)
-        _give_back()
-        engine.log.evict(np.concatenate([_NONE, *groups]), census)
+            engine.log.evict(census)
         if 2 * len(engine.log) < len(engine.ids):
             engine.forget_absent()
         _give_back()
@@ -166,10 +174,8 @@ class Memory:
         """Write the slices in which much has changed; they stay in memory. ``most``: bytes of changes that are left to
         the version itself (None: few, so that versions are small)."""
         engine = self._engine
-        census = engine.log.census()
-        slices, counts = counted(census.slices[engine.log.fresh(census)])
         size = engine.log.hot_bytes / max(len(engine.log), 1)
-        changed = dict(zip(slices.tolist(), (counts * size).astype(np.int64).tolist(), strict=True))
+        changed = {number: int(count * size) for number, count in engine.log.counts(fresh=True).items()}
         for store in engine.all_stores():
             for number, frame in store.frames.items():
                 if frame.fresh:
@@ -187,17 +193,18 @@ class Memory:
             chosen.append(number)
             carried -= changed[number]
         outbox = self.pager.outbox()
-        self._write(np.array(sorted(chosen), np.int64), census, outbox)
+        slices = np.array(sorted(chosen), np.int64)
+        self._write(slices, engine.log.census(slices), outbox)
         outbox.send()
 
     def _write(self, slices: I64, census: Census, outbox: Outbox) -> None:
         engine = self._engine
-        unsaved = engine.log.unsaved(slices, census)
-        engine.chill(census.numbers.take(unsaved))
+        unsaved = engine.log.unsaved(census)
+        engine.chill(unsaved.at)
         for store in engine.all_stores():
             for number in slices.tolist():
                 store.save(number, outbox)
-        engine.log.save(unsaved, census, outbox)
+        engine.log.save(unsaved, outbox)
 
     def slots(self) -> Iterable[Slot]:
         """All that the state needs of the shelf."""
@@ -221,6 +228,17 @@ class Memory:
             len(engine.log.pages),
             sum(len(lane.pending) for lane in engine.lanes if lane.pending is not None),
         )
+
+
+def _resident() -> int | None:
+    """Bytes of this process in memory, where they can be told and given back."""
+    if _TRIM is None:
+        return None
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as file:
+            return int(file.read().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return None
 
 
 def _give_back() -> None:

@@ -132,6 +132,23 @@ class Buffer:
         if self._next is None and dead > len(self) + self._room.piece:  # it would go on taking memory
             self._begin()
 
+    def keep(self, mask: npt.NDArray[np.bool_]) -> None:
+        """Drop the values that ``mask`` does not mark. The others move up to the last of them, some at a time, so that
+        there are never two of all, unless somebody looks at them.
+        """
+        if self._next is not None or self._room.seen:
+            values = self.live()[mask]
+            self._take(self._room_for(len(values)))
+            self._data[: len(values)] = values
+            self._start, self._end, self._next = 0, len(values), None
+            return
+        to = self._end
+        for begin in range((len(self) - 1) // _FEW * _FEW, -1, -_FEW):
+            values = self.live()[begin : begin + _FEW][mask[begin : begin + _FEW]]
+            self._data[to - len(values) : to] = values
+            to -= len(values)
+        self.drop(to - self._start)
+
     def with_spare(self) -> Array:
         """The live values and the spare ones behind them."""
         return self._data[self._start : self._end + self._spare]
@@ -163,6 +180,7 @@ class Column(Protocol):
 
     def append(self, values: pa.Array) -> None: ...
     def drop(self, n: int) -> None: ...
+    def keep(self, mask: npt.NDArray[np.bool_]) -> None: ...
     def take(self, positions: I64) -> pa.Array: ...
     def live(self) -> pa.Array: ...
     @property
@@ -196,6 +214,11 @@ class _Validity:
         self._count -= n
         if self._bits is not None:
             self._bits.drop(n)
+
+    def keep(self, mask: npt.NDArray[np.bool_]) -> None:
+        self._count = int(np.count_nonzero(mask))
+        if self._bits is not None:
+            self._bits.keep(mask)
 
     @property
     def none(self) -> bool:
@@ -253,6 +276,11 @@ class FixedColumn:
     def drop(self, n: int) -> None:
         self.values.drop(n)
         self._valid.drop(n)
+
+    def keep(self, mask: npt.NDArray[np.bool_]) -> None:
+        """Drop the values that ``mask`` does not mark."""
+        self.values.keep(mask)
+        self._valid.keep(mask)
 
     @property
     def no_nulls(self) -> bool:
@@ -335,6 +363,12 @@ class BytesColumn:
         self._valid.drop(n)
         self._data.drop(self._origin - before)
 
+    def keep(self, mask: npt.NDArray[np.bool_]) -> None:
+        """Drop the values that ``mask`` does not mark: the others are copied."""
+        kept = BytesColumn(self.type)
+        kept.append(self.take(mask.nonzero()[0]))
+        self._offsets, self._data, self._valid = kept._offsets, kept._data, kept._valid
+
     @property
     def _origin(self) -> int:
         """The offset of the first byte of the live data."""
@@ -392,6 +426,10 @@ class ArrowColumn:
 
     def drop(self, n: int) -> None:
         self._skip += n
+
+    def keep(self, mask: npt.NDArray[np.bool_]) -> None:
+        """Drop the values that ``mask`` does not mark."""
+        self._chunks, self._skip = [self.take(mask.nonzero()[0])], 0
 
     def take(self, positions: I64) -> pa.Array:
         return self.live().take(pa.array(positions))

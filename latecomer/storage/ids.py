@@ -37,6 +37,7 @@ _SPARSE = 3.25
 #: The hand begins once so many sixteenths of the table are full, and is around before so many are.
 _BEGIN, _END = 9, 10
 _STEP = 1 << 11  # places that the hand goes at least, so that its calls cost little for each
+_STRETCH = 1 << 15  # places that it goes at once where it goes all the way: what it carries takes memory
 _NARROW = 1 << 32  # references that lie closer together than this are kept in 32 bits
 _NONE = np.zeros(0, np.int64)
 
@@ -230,6 +231,9 @@ class IdIndex:
         self._finish(keep)
         self._begin(0, self._wanted(keep), 0)
         self._finish(keep)
+        if self._full(0):  # more were kept than a first stretch had told
+            self._begin(0, self._count, 0)
+            self._finish(keep)
 
     def _wanted(self, keep: Callable[[I64], Bools]) -> int:
         """About how many entries would be kept: told from a first stretch, since marks are in no order of time."""
@@ -249,7 +253,7 @@ class IdIndex:
 
     def _finish(self, keep: Callable[[I64], Bools]) -> None:
         while self._next is not None:
-            self._carry(len(self._table), keep)
+            self._carry(_STRETCH, keep)
 
     def _carry(self, places: int, keep: Callable[[I64], Bools]) -> None:
         """Let the hand go on by so many places, and to the next free one."""

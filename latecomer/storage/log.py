@@ -7,7 +7,8 @@ event's time, and whole slices may leave memory: rows of theirs are then gathere
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeGuard, cast
 
@@ -34,7 +35,7 @@ from latecomer.storage.hashing import U64
 from latecomer.storage.numbers import Numbers
 from latecomer.storage.pager import Outbox
 from latecomer.storage.pages import CONTENT, NUMBER, SEQUENCE, TS, TYPES, Pages, page_of, reference
-from latecomer.storage.slices import by_slice
+from latecomer.storage.slices import by_slice, counted
 
 Bools = npt.NDArray[np.bool_]
 
@@ -42,13 +43,22 @@ _NOT_RAW: Mapping[str, Raw | None] = {}
 _FIRST_LOOK = 1_024  # events; below this a look is not worth its call
 _OFTEN = 128  # the log is looked at when it has grown by this part
 _PIECE = 4_096  # events that a look examines together
+_AT_ONCE = 1 << 16  # events that are looked at together where all of them are
+_NONE = np.zeros(0, np.int64)
 
 
 class Census(NamedTuple):
-    """The events in memory at one moment, by position: their slices (n,), and their numbers (n,), ascending."""
+    """Events in memory, page by page, those of each in order of arrival: positions, slices and numbers (n,)."""
 
+    at: I64
     slices: I64
     numbers: I64
+
+    def take(self, which: I64 | Bools) -> Census:
+        """Some of them."""
+        if which.dtype == bool and every(which):
+            return self
+        return Census(self.at[which], self.slices[which], self.numbers[which])
 
 
 class EventLog:
@@ -263,21 +273,17 @@ class EventLog:
 
     def compact(self, live: I64) -> None:
         """Keep only the events with these numbers (ascending) in memory. O(n)."""
-        self._keep(self._at(live), live)
+        kept = np.zeros(len(self), bool)
+        kept[self._at(live)] = True
+        self._sparse, self._dense = Numbers(live), self.end
+        self._keep(kept)
 
-    def _keep(self, at: I64, numbers: I64) -> None:
-        """Keep the events at these positions, which have these numbers."""
-        end = self.end
-        for name in ("_ts", "_types", "_content"):
-            old: Buffer = getattr(self, name)
-            fresh = Buffer(old.dtype)
-            fresh.append(old.live()[at])
-            setattr(self, name, fresh)
-        for name, column in self.columns.items():
-            kept = make_column(column.type)
-            kept.append(column.take(at))
-            self.columns[name] = kept
-        self._sparse, self._dense = Numbers(numbers), end
+    def _keep(self, kept: Bools) -> None:
+        """Drop the values of all other events."""
+        for own in (self._ts, self._types, self._content):
+            own.keep(kept)
+        for column in self.columns.values():
+            column.keep(kept)
 
     @property
     def held(self) -> int:
@@ -287,65 +293,101 @@ class EventLog:
 
     # --- pages -------------------------------------------------------------------------------------------------------
 
-    def census(self) -> Census:
-        """What is in memory now. O(n): who makes room counts once."""
-        numbers = np.concatenate([self._sparse.all(), np.arange(self._dense, self.end)])
-        return Census(self._ts.live() >> self._bits, numbers)
+    def numbers(self, begin: int = 0, end: int | None = None) -> I64:
+        """The numbers of the events in memory at these positions."""
+        end = len(self) if end is None else min(end, len(self))
+        old, first = min(end, len(self._sparse)), self._dense - len(self._sparse)
+        dense = np.arange(first + max(begin, old), first + max(end, old))
+        return np.concatenate([self._sparse.between(begin, old), dense]) if begin < old else dense
 
-    def fresh(self, census: Census) -> Bools:
-        """For each event in memory whether no page holds it yet."""
+    def _pieces(self) -> Iterator[tuple[int, I64]]:
+        """The slices of the events in memory, some at a time, with the position of the first: whoever looks at all of
+        them does so where memory is short.
+        """
+        ts = self._ts.live()
+        for begin in range(0, len(ts), _AT_ONCE):
+            yield begin, ts[begin : begin + _AT_ONCE] >> self._bits
+
+    def counts(self, *, fresh: bool = False) -> dict[int, int]:
+        """How many events of each slice are in memory; ``fresh``: that no page holds yet. O(n)."""
+        found: Counter[int] = Counter()
+        for begin, slices in self._pieces():
+            if fresh:
+                slices = slices[self._fresh(slices, self.numbers(begin, begin + len(slices)))]
+            found.update(dict(zip(*map(np.ndarray.tolist, counted(slices)), strict=True)))
+        return found
+
+    def census(self, slices: I64) -> Census:
+        """The events in memory that share their page with one of ``slices``. O(n)."""
+        pages = page_of(slices)
+        parts = [Census(_NONE, _NONE, _NONE)]
+        for begin, own in self._pieces():
+            at = by_slice(own, lambda some: np.isin(page_of(some), pages)).nonzero()[0]
+            if len(at):
+                numbers = self.numbers(begin, begin + len(own))
+                parts.append(Census(at + begin, own.take(at), numbers.take(at)))
+        found = Census(*map(np.concatenate, zip(*parts, strict=True)))
+        by_page = page_of(found.slices)
+        return found if every(by_page[1:] >= by_page[:-1]) else found.take(by_page.argsort(kind="stable"))
+
+    def _fresh(self, slices: I64, numbers: I64) -> Bools:
+        """Which events no page holds yet."""
         if not self.pages:
-            return np.ones(len(census.slices), bool)
+            return np.ones(len(slices), bool)
         pages = self.pages
-        return census.numbers >= by_slice(census.slices, lambda some: pages.ends(page_of(some)))
+        fresh: Bools = numbers >= by_slice(slices, lambda some: pages.ends(page_of(some)))
+        return fresh
+
+    def unsaved(self, census: Census) -> Census:
+        """Those that no page holds yet."""
+        return census.take(self._fresh(census.slices, census.numbers))
 
     def unpaged(self) -> tuple[I64, I64] | None:
         """Positions and numbers of the events in memory that no page holds yet; None: all, there are no pages."""
         if not self.pages:
             return None
-        census = self.census()
-        at = self.fresh(census).nonzero()[0]
-        return at, census.numbers.take(at)
+        parts = [(_NONE, _NONE)]
+        for begin, slices in self._pieces():
+            numbers = self.numbers(begin, begin + len(slices))
+            at = self._fresh(slices, numbers).nonzero()[0]
+            parts.append((at + begin, numbers.take(at)))
+        at, numbers = map(np.concatenate, zip(*parts, strict=True))
+        return at, numbers
 
-    def unsaved(self, slices: I64, census: Census) -> I64:
-        """Positions of the events of these slices that no page holds yet."""
-        among = self._among(census.slices, slices)
-        among &= self.fresh(census)
-        return among.nonzero()[0]
+    def told(self, name: str, at: I64) -> tuple[I64, I64, U64, pa.Array]:
+        """Times, types, content hashes and a column of the events at these positions."""
+        own = self._ts.live().take(at), self._types.live().take(at), self._content.live().take(at)
+        return *own, self.columns[name].take(at)
 
-    def save(self, at: I64, census: Census, outbox: Outbox) -> None:
-        """Write the events at these positions, all that is unsaved of their slices; they stay in memory."""
-        if not len(at):
+    def save(self, unsaved: Census, outbox: Outbox) -> None:
+        """Write these events, all that is unsaved of their pages; they stay in memory."""
+        if not len(unsaved.at):
             return
         assert self.pages is not None
-        slices = census.slices.take(at)
-        order = page_of(slices).argsort(kind="stable")
-        at, slices = at.take(order), slices.take(order)
-        numbers = census.numbers.take(at)
-        edges = [0, *(np.flatnonzero(np.diff(page_of(slices))) + 1).tolist(), len(at)]
+        pages = page_of(unsaved.slices)
+        edges = [0, *(np.flatnonzero(np.diff(pages)) + 1).tolist(), len(pages)]
         for start, end in pairwise(edges):
-            rows = at[start:end]
+            rows = unsaved.at[start:end]
             columns = {name: column.take(rows) for name, column in self.columns.items()}
-            columns[NUMBER] = pa.array(numbers[start:end])
+            columns[NUMBER] = pa.array(unsaved.numbers[start:end])
             columns[TS] = pa.array(self._ts.live()[rows])
             columns[TYPES] = pa.array(self._types.live()[rows])
             columns[CONTENT] = pa.array(self._content.live()[rows])
-            self.pages.save(int(slices[start]), columns, outbox)
+            self.pages.save(int(unsaved.slices[start]), columns, outbox)
 
-    def evict(self, slices: I64, census: Census) -> None:
-        """Drop the events of these slices from memory, which must have been saved."""
-        gone = self._among(census.slices, slices)
-        assert not some(gone & self.fresh(census)), "an event was to leave memory before it was saved"
-        if some(gone):
-            self.away_until = max(self.away_until, int(self._ts.live()[gone].max()))
-            at = (~gone).nonzero()[0]
-            self._keep(at, census.numbers.take(at))
-
-    @staticmethod
-    def _among(own: I64, slices: I64) -> Bools:
-        """Which of ``own`` share their page with one of ``slices``."""
-        among: Bools = by_slice(own, lambda some: np.isin(page_of(some), page_of(slices)))
-        return among
+    def evict(self, gone: Census) -> None:
+        """Drop these events from memory, which must have been saved. The others stay where they are or move up, so that
+        no copy of them is made where memory is short.
+        """
+        assert not some(self._fresh(gone.slices, gone.numbers)), "an event was to leave memory before it was saved"
+        if not len(gone.at):
+            return
+        self.away_until = max(self.away_until, int(self._ts.live().take(gone.at).max()))
+        kept = np.ones(len(self), bool)
+        kept[gone.at] = False
+        end = self.end
+        self._sparse, self._dense = self._sparse.but(gone.numbers, range(self._dense, end)), end
+        self._keep(kept)
 
     # --- state -------------------------------------------------------------------------------------------------------
 

@@ -37,18 +37,46 @@ class Numbers:
         self._bytes = np.zeros(1, np.uint8)
         self._within = np.zeros(1, np.uint8)
         self._blocks = np.zeros(1, np.int64)
-        span = int(numbers[-1]) - int(numbers[0]) if len(numbers) else 0
-        if not len(numbers) or span > _APART * len(numbers):
+        if not len(numbers) or int(numbers[-1]) - int(numbers[0]) > _APART * len(numbers):
             return
-        self._plain = None
-        self._base = int(numbers[0]) - 8  # so that the first byte and the last are empty: what lies outside hits these
-        bits = np.zeros((((span + 16 >> 3) + 1 >> _BLOCK) + 1) << _BLOCK + 3, bool)
-        bits[numbers - self._base] = True
-        self._bytes = np.packbits(bits, bitorder="little")
+        base = int(numbers[0]) - 8
+        bits = np.zeros(int(numbers[-1]) - base + 1, bool)
+        bits[numbers - base] = True
+        self._be(np.packbits(bits, bitorder="little"), base)
+
+    def _be(self, marks: npt.NDArray[np.uint8], base: int) -> None:
+        """Be the set that these bits mark, from ``base`` on; the first 8 are not set."""
+        self._plain, self._base = None, base
+        # The first byte and the last are empty: what lies outside hits these.
+        self._bytes = np.zeros((len(marks) + (1 << _BLOCK) >> _BLOCK) << _BLOCK, np.uint8)
+        self._bytes[: len(marks)] = marks
         counts = _COUNT.take(self._bytes).reshape(-1, 1 << _BLOCK)
         self._within = (counts.cumsum(axis=1, dtype=np.uint16) - counts).astype(np.uint8).ravel()
         each = counts.sum(axis=1, dtype=np.int64)
         self._blocks = each.cumsum() - each
+
+    def but(self, gone: I64, more: range) -> Numbers:
+        """This set and ``more``, all of which are above it, without ``gone``, which are among them."""
+        count = self._count + len(more) - len(gone)
+        base = self._base if self._plain is None else more.start - 8
+        if (self._count and self._plain is not None) or more.stop - base > _APART * count:
+            every = np.concatenate([self.all(), np.arange(more.start, more.stop)])
+            return Numbers(every[~np.isin(every, gone, assume_unique=True)])
+        marks = np.zeros((more.stop - base >> 3) + 1, np.uint8)
+        own = self._bytes[: len(marks)]  # behind these it is empty
+        marks[: len(own)] = own
+        (first, begin), (last, end) = divmod(more.start - base, 8), divmod(more.stop - base, 8)
+        if more:
+            marks[first + 1 : last] = 255
+            marks[first] |= 255 << begin & 255 & ((1 << end) - 1 if first == last else 255)
+            marks[last] |= (1 << end) - 1 if first < last else 0
+        # Each bit is set, so that taking it away is what clears it, also where several are of one byte.
+        np.subtract.at(marks, gone - base >> 3, (1 << (gone - base & 7)).astype(np.uint8))
+        empty = max(int((marks != 0).argmax()) - 1, 0)
+        found = Numbers(np.zeros(0, np.int64))
+        found._count = count
+        found._be(marks[empty:], base + 8 * empty)
+        return found
 
     def __len__(self) -> int:
         return self._count
@@ -78,16 +106,20 @@ class Numbers:
             return (self._plain,)
         return self._bytes, self._within, self._blocks, _BLOCK, self._base
 
+    def between(self, begin: int, end: int) -> I64:
+        """The numbers at these places, ascending."""
+        if self._plain is not None:
+            return self._plain[begin:end]
+        first = int(self._blocks.searchsorted(begin, "right")) - 1
+        last = int(self._blocks.searchsorted(end))
+        within = np.unpackbits(self._bytes[first << _BLOCK : last << _BLOCK], bitorder="little").nonzero()[0]
+        numbers: I64 = within[begin - int(self._blocks[first]) :][: end - begin]
+        numbers += self._base + (first << _BLOCK + 3)
+        return numbers
+
     def all(self) -> I64:
         """All numbers, ascending."""
-        if self._plain is not None:
-            return self._plain
-        at = self._bytes.nonzero()[0]
-        bits = np.unpackbits(self._bytes.take(at), bitorder="little").nonzero()[0]
-        numbers: I64 = (at << 3).take(bits >> 3)
-        numbers += bits & 7
-        numbers += self._base
-        return numbers
+        return self.between(0, self._count)
 
     @property
     def nbytes(self) -> int:

@@ -85,17 +85,22 @@ class Room:
         width = self.array.itemsize
         begin = max(self._given, -(-begin * width // self._piece) * self._piece)
         end = end * width // self._piece * self._piece
-        if end > begin and self._references() == _OWN:
+        if end > begin and not self.seen:
             self._memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)
             self._given = end
             self.given += (end - begin) // width
+
+    @property
+    def seen(self) -> bool:
+        """Whether anybody but its owner looks at a part of the array."""
+        return self._references() != _OWN
 
     @property
     def movable(self) -> bool:
         """Whether another room could take over what is here without a copy: not while somebody looks at a part of the
         array.
         """
-        return _move is not None and self._memory is not None and self._references() == _OWN
+        return _move is not None and self._memory is not None and not self.seen
 
     def take_over(self, other: Room, begin: int, end: int) -> int:
         """Let the values of ``other`` from ``begin`` to ``end`` be here, where nobody has written yet, and no longer
