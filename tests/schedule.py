@@ -12,9 +12,9 @@ from xdist.scheduler import LoadScopeScheduling
 #: Pieces of several files. Files that need a broker too, but for a test or two, are among Spark's.
 SHARED = {
     "spark": [
-        "test_demo.py", "test_docs.py", "test_interval_spark.py", "test_spark.py", "test_spark_agreement.py",
-        "test_spark_changes.py", "test_spark_examples.py", "test_spark_faults.py", "test_spark_progress.py",
-        "test_spark_state.py", "test_spark_stream.py",
+        "test_demo.py", "test_docs.py", "test_interval_spark.py", "test_spark.py", "test_spark_changes.py",
+        "test_spark_examples.py", "test_spark_faults.py", "test_spark_progress.py", "test_spark_state.py",
+        "test_spark_stream.py",
     ],
     "kafka": [
         "test_kafka_broker.py", "test_kafka_exactly_once.py", "test_kafka_example.py", "test_kafka_limits.py",
@@ -26,9 +26,11 @@ _PIECE = {file: piece for piece, files in SHARED.items() for file in files}
 
 #: What takes longer than half a minute, longest first.
 LONG = [
-    "spark", "kafka", "test_kernels.py", "test_spark_kills.py", "test_levels.py", "test_spark_connect.py",
-    "test_promises.py", "test_advise.py", "test_amend.py", "test_generators.py", "test_bench_speed.py",
-    "test_workers.py",
+    "spark", "kafka", "test_kernels.py", "test_spark_kills.py", "test_spark_connect.py", "test_levels.py",
+    "test_interval_runtime.py", "test_serve.py", "test_advise.py", "test_folder_crashes.py", "test_promises.py",
+    "test_serve_page.py", "test_amend.py", "test_serve_durability.py", "test_spark_agreement.py", "test_serve_api.py",
+    "test_bench_speed.py", "test_generators.py", "test_spill.py", "test_serve_live.py", "test_adaptive.py",
+    "test_workers.py", "test_storage.py",
 ]  # fmt: skip
 
 
