@@ -96,7 +96,7 @@ def test_a_wrong_pipeline_fails(kafka, tmp_path):
             "-u",
             "2",
             "-t",
-            "2s",
+            "5s",
             "--source-rate",
             "300",
             "--matching",
@@ -114,7 +114,7 @@ def test_a_wrong_pipeline_fails(kafka, tmp_path):
 def test_a_spark_job_on_kafka_passes_the_same_test(kafka, tmp_path, monkeypatch):
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", spark_java.options())
     with pipeline_under_test(kafka, tmp_path, renamed(TEXT, "spark"), engine="spark") as pipeline:
-        arguments = ["--headless", "-u", "2", "-t", "4s", "--source-rate", "200", "--matching", "0.5", "--late", "0.4"]
+        arguments = ["--headless", "-u", "2", "-t", "6s", "--source-rate", "300", "--matching", "0.5", "--late", "0.4"]
         arguments += ["--duplicates", "0.05", "--patience", "120"]
         running = locust(pipeline, arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
         told = running.communicate(timeout=180)[1].decode()
