@@ -299,6 +299,15 @@ def test_the_budget_holds(tmp_path):
     assert runtime.explain()["memory"]["events_on_shelf"] > 40_000
 
 
+def test_what_one_large_batch_brought_leaves_with_the_next_call(tmp_path):
+    query = lc.Query("PATTERN SEQ(A a, !B b, C c) WHERE [k] WITHIN 9000 s", name="q", level=lc.Aggressive("200000 s"))
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query, memory="1 MiB", spill=tmp_path / "state")
+    runtime.process(stream_of(0, 40_000))
+    assert runtime.explain()["memory"]["in_memory"] > 2 << 20
+    runtime.process(stream_of(40_000, 1))
+    assert runtime.explain()["memory"]["in_memory"] <= 1.1 * (1 << 20)
+
+
 def on_the_shelf(tmp_path):
     """A runtime all of whose events have left memory, so that nothing is written together with what is read next."""
     query = lc.Query("PATTERN SEQ(A a, C c) WHERE [k] WITHIN 100 s", name="q", level=lc.Aggressive("1000000 s"))

@@ -70,7 +70,7 @@ class Memory:
         self._read = self.pager.read_bytes
         if self._come * _LOOK < self.budget:
             return
-        self._come = 0
+        self._come = coming if coming * _LOOK >= self.budget else 0  # after so much the next call looks in any case
         held = self._engine.nbytes
         self._trim(held)
         excess = held + coming - self.budget
