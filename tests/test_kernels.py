@@ -333,6 +333,20 @@ def test_filters_are_built_alike(n, size, seed):
             NATIVE.fuse_build(cells[0], cells[1], cells[2] + size, marks, size)
 
 
+@given(words, words, st.integers(1, 70))
+def test_sieves_are_asked_alike(values, others, size):
+    sown = [np.zeros(size, np.uint64) for _ in range(2)]
+    for twin, own in zip((PLAIN, NATIVE), sown, strict=True):
+        assert twin.sow(values, own) is None
+    assert sown[0].tolist() == sown[1].tolist()
+    keys = np.concatenate([others, values])
+    assert same("sift", keys, sown[0]).tolist()[-len(values) or len(keys) :] == list(range(len(others), len(keys)))
+    with pytest.raises(TypeError):
+        NATIVE.sift(keys, sown[0][:0])
+    with pytest.raises(TypeError):
+        NATIVE.sow(keys, np.zeros(2 * size, np.uint64)[::2] if size > 1 else sown[0][:0])
+
+
 @given(st.lists(st.integers(0, 3_000), min_size=1, unique=True), st.integers(-(10**6), 2**50))
 def test_sets_of_numbers_are_asked_alike(values, base):
     numbers = np.sort(np.array(values)) + base

@@ -32,7 +32,7 @@ from latecomer.storage.filters import Probe
 from latecomer.storage.hashing import U64, mix
 from latecomer.storage.idruns import I32, Columns, Keep, Run, in_order, ranges, read, write
 from latecomer.storage.shelf import Shelf, Slot
-from latecomer.storage.sieve import Sieve, marks
+from latecomer.storage.sieve import Sieve
 
 #: Bytes of blocks that stay in memory, unless there is a reason for less.
 CACHE = 1 << 20
@@ -94,11 +94,10 @@ class ColdIds:
         Dead entries may be among them. Reads each block at most once. Raises StateError when one cannot be read.
         """
         mixed = mix(hashes)
-        wanted = marks(mixed)
         asked = [np.zeros(0, np.int64)]
         parts = [Columns.none(self._kind)]
         for sieve, runs in self._by_sieve():
-            passing = np.arange(len(mixed)) if sieve is None else sieve.passing(mixed, wanted)
+            passing = np.arange(len(mixed)) if sieve is None else sieve.passing(mixed)
             probe = Probe(mixed.take(passing), mixed=True)
             for run in runs if len(passing) else ():
                 maybe = run.known(self._shelf).maybe(probe).nonzero()[0]

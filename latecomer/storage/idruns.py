@@ -24,7 +24,7 @@ from latecomer.storage.filters import Builder, Filter, Probe
 from latecomer.storage.hashing import U64
 from latecomer.storage.packing import pack, unpack
 from latecomer.storage.shelf import Shelf, Slot
-from latecomer.storage.sieve import Sieve, marks
+from latecomer.storage.sieve import Sieve
 
 I32 = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
@@ -184,7 +184,7 @@ class Run:
         assert (whole.mixed[1:] >= whole.mixed[:-1]).all(), "run not sorted"
         assert self.known(shelf).maybe(Probe(whole.mixed, mixed=True)).all(), "the filter denies an entry"
         if self.sieve is not None:
-            assert len(self.sieve.passing(whole.mixed, marks(whole.mixed))) == self.count, "the sieve denies an entry"
+            assert len(self.sieve.passing(whole.mixed)) == self.count, "the sieve denies an entry"
         assert set(self.types.tolist()) == set(whole.types.tolist()), (self.types, set(whole.types.tolist()))
         for kind, low, high in zip(self.types, self.low, self.high, strict=True):
             own = whole.ts[whole.types == kind]

@@ -11,7 +11,7 @@ import importlib
 import os
 from typing import Any
 
-from latecomer.storage.twins.filters import fuse, fuse_build, fuse_cells, fuse_marks, held, ranks
+from latecomer.storage.twins.filters import fuse, fuse_build, fuse_cells, fuse_marks, held, ranks, sift, sow
 from latecomer.storage.twins.hashes import (
     combine,
     first_words,
@@ -60,6 +60,8 @@ __all__ = [
     "read_rows",
     "resume",
     "scramble",
+    "sift",
+    "sow",
     "stretches",
     "take_out",
     "text_numbers",
@@ -85,6 +87,8 @@ TWINS = (
     "equal_words",
     "equal_texts",
     "fuse",
+    "sift",
+    "sow",
     "fuse_build",
     "held",
     "ranks",

@@ -128,6 +128,82 @@ done:
     return result;
 }
 
+/* The word of a sieve of `size` words in which a key sets its bits, and these bits. */
+static inline uint64_t sieve_word(uint64_t key, uint64_t size)
+{
+    return ((key >> 32) * size) >> 32;
+}
+
+static inline uint64_t sieve_bits(uint64_t key)
+{
+    return UINT64_C(1) << (key & 63) | UINT64_C(1) << (key >> 6 & 63) | UINT64_C(1) << (key >> 12 & 63);
+}
+
+#define COMING 32 /* keys whose words of a sieve are on their way while one is looked at */
+
+/* sift(mixed, words) -> the numbers of the keys whose bits are all set in their words, ascending. */
+static PyObject *sift(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Held kept = {{0}, 0};
+    npy_intp n = -1, size = -1, passing = 0;
+    if (!expects(count, 2))
+        return NULL;
+    PyObject *result = NULL;
+    const uint64_t *mixed = array(args[0], 8, &n, &kept), *words = mixed ? array(args[1], 8, &size, &kept) : NULL;
+    int64_t *found = words ? malloc((n + 1) * sizeof *found) : NULL;
+    if (words == NULL)
+        ;
+    else if (found == NULL)
+        PyErr_NoMemory();
+    else if (size < 1 || size >> 32)
+        PyErr_SetString(PyExc_TypeError, "a sieve has a word, and less than 2**32 of them");
+    else {
+        NPY_BEGIN_THREADS_DEF;
+        NPY_BEGIN_THREADS_THRESHOLDED(n);
+        for (npy_intp i = 0; i < n && i < COMING; i++)
+            PREFETCH(words + sieve_word(mixed[i], size));
+        for (npy_intp i = 0; i < n; i++) {
+            if (i + COMING < n)
+                PREFETCH(words + sieve_word(mixed[i + COMING], size));
+            uint64_t bits = sieve_bits(mixed[i]);
+            found[passing] = i;
+            passing += (words[sieve_word(mixed[i], size)] & bits) == bits;
+        }
+        NPY_END_THREADS;
+        if ((result = fresh(passing, NPY_INT64)) && passing)
+            memcpy(DATA(result), found, passing * sizeof *found);
+    }
+    free(found);
+    let_go(&kept);
+    return result;
+}
+
+/* sow(mixed, words): set the bits of the keys in their words, in place. */
+static PyObject *sow(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Held kept = {{0}, 0};
+    npy_intp n = -1, size = -1;
+    if (!expects(count, 2))
+        return NULL;
+    PyObject *result = NULL;
+    const uint64_t *mixed = array(args[0], 8, &n, &kept);
+    uint64_t *words = mixed ? array(args[1], 8, &size, &kept) : NULL;
+    if (words == NULL)
+        ;
+    else if (size < 1 || size >> 32 || (void *)words != PyArray_DATA((PyArrayObject *)args[1]))
+        PyErr_SetString(PyExc_TypeError, "a sieve is contiguous, has a word, and less than 2**32 of them");
+    else {
+        for (npy_intp i = 0; i < n; i++) {
+            if (i + COMING < n)
+                PREFETCH(words + sieve_word(mixed[i + COMING], size));
+            words[sieve_word(mixed[i], size)] |= sieve_bits(mixed[i]);
+        }
+        result = Py_NewRef(Py_None);
+    }
+    let_go(&kept);
+    return result;
+}
+
 /* held(bytes (8 bits), base, numbers) -> booleans: whether the bit at each number less the base is set. */
 static PyObject *held(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {

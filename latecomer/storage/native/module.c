@@ -45,7 +45,7 @@ static PyMethodDef methods[] = {
     METHOD(scramble),     METHOD(combine), METHOD(hash_texts), METHOD(text_words),  METHOD(text_numbers),
     METHOD(match_digits), METHOD(put), METHOD(take_out),     METHOD(arrange),    METHOD(merge),       METHOD(join),
     METHOD(nearest),      METHOD(equal_words),                 METHOD(equal_texts),
-    METHOD(fuse),         METHOD(fuse_build),  METHOD(held),    METHOD(ranks),      METHOD(program),
+    METHOD(fuse),         METHOD(fuse_build),  METHOD(sift),    METHOD(sow),     METHOD(held),    METHOD(ranks),      METHOD(program),
     METHOD(follow),       METHOD(resume),      METHOD(read_rows),                   METHOD(write_changes),
     METHOD(pick),             {NULL, NULL, 0, NULL},
 };

@@ -8,7 +8,7 @@ from latecomer.storage.twins.arrays import I64, U64, Array, Bools
 
 _ALONE = 1 << 40  # a cell's sum holds the count of its keys from this bit on, and below it the sum of their numbers
 _FUSE = np.uint64(0x9FB21C651E98DF25)
-_S32 = np.uint64(32)
+_ONE, _S6, _S12, _S32, _S63 = (np.uint64(n) for n in (1, 6, 12, 32, 63))
 _BITS = np.arange(256, dtype=np.uint8)[:, None] >> np.arange(8, dtype=np.uint8) & 1
 #: How many bits of a byte are set below each of its bits, by byte and bit.
 _BELOW = (_BITS.cumsum(axis=1) - _BITS).astype(np.uint8).ravel()
@@ -81,6 +81,34 @@ def fuse_build(first: I64, second: I64, third: I64, marks: Array, size: int) -> 
         content[homes] = value
         placed[keys] = True
     return content, placed
+
+
+def sift(mixed: U64, words: U64) -> I64:
+    """The numbers of the keys whose bits are all set in their words (``storage/sieve.py``), ascending."""
+    bits = _sieve_bits(mixed)
+    found = words.take(_sieve_words(mixed, words))
+    found &= bits
+    at: I64 = (found == bits).nonzero()[0]
+    return at
+
+
+def sow(mixed: U64, words: U64) -> None:
+    """Set the bits of the keys in their words."""
+    np.bitwise_or.at(words, _sieve_words(mixed, words), _sieve_bits(mixed))
+
+
+def _sieve_bits(mixed: U64) -> U64:
+    bits = _ONE << (mixed & _S63)
+    bits |= _ONE << (mixed >> _S6 & _S63)
+    bits |= _ONE << (mixed >> _S12 & _S63)
+    return bits
+
+
+def _sieve_words(mixed: U64, words: U64) -> I64:
+    places = mixed >> _S32
+    places *= np.uint64(len(words))
+    places >>= _S32
+    return places.view(np.int64)
 
 
 def held(bits: Array, base: int, numbers: I64) -> Bools:
