@@ -38,7 +38,7 @@ _LITTLE = 8  # below this part of the largest slice in memory there is little of
 _CARRIED = 256 << 10  # bytes that a version carries itself, and
 _CARRIED_SHARE = 64  # this part of the state that was written before
 _ROUGH = 64  # bytes of an event on the shelf, roughly
-_FREED = 16  # what was freed goes back to the system once it is this part of the budget
+_FREED = 16  # what was freed goes back to the system once it takes this part of the budget beyond the budget
 #: Gives the process's free memory back to the system, where the C library has a way to say so.
 _TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
 
@@ -90,9 +90,10 @@ class Memory:
             self._trim(held)
 
     def _trim(self, held: int) -> None:
-        """Give freed memory back once there is much of it; ``held``: bytes of state."""
+        """Give freed memory back where it takes more than what is left of the budget; ``held``: bytes of state."""
         assert self.budget is not None
-        if (resident := _resident()) is not None and resident - held > self._beside + self.budget // _FREED:
+        resident = _resident()
+        if resident is not None and resident > self._beside + self.budget + self.budget // _FREED:
             _give_back()
             self._beside = (_resident() or 0) - held
 
