@@ -100,6 +100,17 @@ def test_queries_that_are_dropped_are_there(names, said):
     assert completed(own) == [[1, 9]]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_query_may_be_dropped_again(workers):
+    stream, text = lc.Stream(id="id", unit="s"), "PATTERN SEQ(A a, C c) WHERE [k] WITHIN 10"
+    own = lc.Runtime(stream, [lc.Query(text, name=name, level=lc.Aggressive(10)) for name in "qr"], workers=workers)
+    own.process(ROWS)
+    for _ in range(2):
+        own.drop(["r"])
+    assert completed(own) == [[1, 9]]
+    own.close()
+
+
 @pytest.mark.parametrize("snapshot", [None, "text", 5])
 def test_a_snapshot_is_bytes(snapshot):
     with pytest.raises(lc.ConfigError, match=r"give the bytes that Runtime.snapshot\(\) has returned"):

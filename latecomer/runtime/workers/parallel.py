@@ -164,7 +164,7 @@ class ParallelRuntime(Runtime):
 
     def drop(self, names: Iterable[str]) -> None:
         self._whole()
-        gone = names_of(names, [q.name for q in self.queries])
+        gone = names_of(names, [plan.name for plan in self._plans])
         self._crew.ask("drop", gone)
         self.queries = tuple(q for q in self.queries if q.name not in gone)
 
