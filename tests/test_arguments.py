@@ -37,6 +37,7 @@ def completed(own: lc.Runtime, k: object = 1) -> list[list[int]]:
         ({"cuts": [3]}, "of the 2 that the batch has"),
         ({"cuts": [-1]}, "give ascending numbers of rows"),
         ({"cuts": [1.0]}, "cuts=[1.0]: give whole numbers of rows"),
+        ({"cuts": 5}, "cuts=5: give the numbers of the rows at which parts begin"),
         ({"cuts": "1"}, "cuts='1': give the numbers of the rows at which parts begin"),
     ],
 )

@@ -196,7 +196,7 @@ class Runtime:
             if not by_row:
                 self._fitting = engine, given.schema
         outside = clocks_of(clocks, given.num_rows)
-        if len(cuts):
+        if not isinstance(cuts, tuple) or cuts:
             cuts = cuts_of(cuts, given.num_rows)
         return map(self._piece, engine.process(given, details, outside, cuts))
 
