@@ -34,7 +34,7 @@ def cuts_of(given: Any, rows: int) -> tuple[int, ...]:
     if not isinstance(given, (Sequence, np.ndarray)) or isinstance(given, (str, bytes)):
         raise ConfigError(f"cuts={given!r}: give the numbers of the rows at which parts begin, like [100, 200]")
     cuts = list(given)
-    if not all(isinstance(cut, (int, np.integer)) and not isinstance(cut, bool) for cut in cuts):
+    if not all(map(_whole, cuts)):
         raise ConfigError(f"cuts={cuts!r}: give whole numbers of rows, like [100, 200]")
     edges = [0, *map(int, cuts), rows]
     if any(begin > end for begin, end in pairwise(edges)):
@@ -44,7 +44,7 @@ def cuts_of(given: Any, rows: int) -> tuple[int, ...]:
 
 def reached(ts: Any) -> int:
     """A clock that is known from elsewhere."""
-    if isinstance(ts, bool) or not isinstance(ts, (int, np.integer)):
+    if not _whole(ts):
         raise ConfigError(f"ts={ts!r} is no clock: give a whole number of the stream's units")
     if not -END <= ts <= END:
         raise ConfigError(f"ts={ts!r} is beyond ±{END}, which no clock can reach: is it in the stream's units?")
@@ -53,8 +53,13 @@ def reached(ts: Any) -> int:
 
 def check_moment(name: str, value: Any) -> None:
     """A moment may be a number of units, or a date or time."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer, date)):
+    if not _whole(value) and not isinstance(value, date):
         raise ConfigError(f"{name}={value!r} is no time: give a whole number of the stream's units, or a datetime")
+
+
+def _whole(value: Any) -> bool:
+    """Whether it is a whole number; a truth value is none."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def names_of(given: Any, known: Collection[str]) -> set[str]:
