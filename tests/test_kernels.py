@@ -39,6 +39,7 @@ def numpy_twins() -> Any:
 
 PLAIN = numpy_twins()
 NATIVE = importlib.import_module("latecomer.storage._compiled")
+NONE = np.zeros(0, np.int64)
 
 
 def same(call: str, *args: Any) -> Any:
@@ -177,6 +178,25 @@ def test_runs_are_merged_alike(some, more):
     same("merge", a, some[2], b, more[2] + 100)
 
 
+@given(events(), events(), st.integers(1, 40), st.integers(0, 15), st.integers(0, 20))
+def test_runs_are_merged_step_by_step_alike(some, more, most, floor, made):
+    """Also what is written; and all steps together make what one merge does, without what is before the floor."""
+    a, b = (np.sort(e[0] | (e[1] & 15).view(np.uint64)) for e in (some, more))
+    n = len(a) + len(b)
+    into = [(np.zeros(made + n, np.uint64), np.zeros(made + n, np.int64)) for _ in range(2)]
+    at, begin, end = made, 0, 0
+    while begin + end < n:
+        rest = a, some[2], begin, b, more[2] + 100, end, most, 15, floor
+        told, told_native = (t.merge_on(*out, at, *rest) for t, out in zip((PLAIN, NATIVE), into, strict=True))
+        assert told == told_native and (begin, end) != told[1:] and told[1] - begin <= most >= told[2] - end
+        at, begin, end = told
+        assert [c[:at].tolist() for c in into[0]] == [c[:at].tolist() for c in into[1]]
+    codes, refs = PLAIN.merge(a, some[2], b, more[2] + 100)
+    own = (codes & np.uint64(15)) >= floor
+    assert [c[made:at].tolist() for c in into[1]] == [codes[own].tolist(), refs[own].tolist()]
+    assert not into[1][0][:made].any()
+
+
 @settings(max_examples=200)
 @given(st.lists(events(least=1), max_size=4), events(), st.integers(0, 2_500), st.sampled_from([10, 12]), st.booleans())
 def test_runs_are_searched_alike(parts, probes, width, bits, backward):
@@ -264,12 +284,23 @@ def test_texts_are_compared_alike(data, values):
         lambda: NATIVE.join([(0, np.zeros(2, np.uint64))], 10, *[np.zeros(1, np.int64)] * 3, 9),
         lambda: NATIVE.put(*[np.zeros(4, np.uint32), np.zeros(3, np.uint32)] * 2, 0, 0, *[np.zeros(1)] * 2, True),
         lambda: NATIVE.put(*[np.zeros(8, np.uint32)[::2]] * 4, 0, 0, *[np.zeros(1)] * 2, True),
+        lambda: NATIVE.merge_on(np.zeros(4, np.uint64)[::2], NONE, 0, NONE, NONE, 0, NONE, NONE, 0, 1, 0, 0),
         lambda: NATIVE.nearest(),
     ],
 )
 def test_what_does_not_fit_is_refused(call):
     with pytest.raises(TypeError):
         call()
+
+
+@pytest.mark.parametrize(
+    "places", [(0, 2, 0, 1), (1, 0, 0, 1), (0, 0, 0, 1), (-1, 1, 0, 1), (0, 1, -1, 1), (0, 1, 0, -1)]
+)
+def test_merging_outside_is_refused(places):
+    """Where no room is, from a place that there is not, or fewer than none."""
+    (made, begin, more, most), one = places, (np.zeros(1, np.uint64), np.zeros(1, np.int64))
+    with pytest.raises(IndexError):
+        NATIVE.merge_on(*one, made, *one, begin, *one, more, most, 0, 0)
 
 
 def test_references_outside_are_refused():

@@ -67,13 +67,18 @@ def test_no_commit_goes_through_all_events(size: int, batches: int, few: int) ->
     everything at each moment."""
     layout, rng = CodeLayout(30), np.random.default_rng(0)
     store, moved = Store(layout), list[int]()
-    merge = runs.kernels.merge
+    merge, merge_on = runs.kernels.merge, runs.kernels.merge_on
 
     def counted(codes: np.ndarray, *rest: np.ndarray) -> object:
         moved[-1] += len(codes) + len(rest[1])
         return merge(codes, *rest)
 
-    with mock.patch.object(runs.kernels, "merge", counted):
+    def counted_on(*args: object) -> tuple[int, int, int]:
+        done = merge_on(*args)
+        moved[-1] += done[1] - args[5] + done[2] - args[8]
+        return done
+
+    with mock.patch.multiple(runs.kernels, merge=counted, merge_on=counted_on):
         for batch in range(batches):
             moved.append(0)
             refs = np.arange(size) + size * batch

@@ -25,7 +25,7 @@ from latecomer.storage.twins.hashes import (
 from latecomer.storage.twins.ids import gone_over, homes, marks_of, put, take_out, whole
 from latecomer.storage.twins.intake import pick
 from latecomer.storage.twins.payload import equal_texts, equal_words
-from latecomer.storage.twins.runs import Run, arrange, codes_in, join, merge, nearest, stretches
+from latecomer.storage.twins.runs import Run, arrange, codes_in, join, merge, merge_on, nearest, stretches
 
 __all__ = [
     "COMPILED",
@@ -51,6 +51,7 @@ __all__ = [
     "marks_of",
     "match_digits",
     "merge",
+    "merge_on",
     "mix",
     "nearest",
     "pick",
@@ -82,6 +83,7 @@ TWINS = (
     "take_out",
     "arrange",
     "merge",
+    "merge_on",
     "join",
     "nearest",
     "equal_words",

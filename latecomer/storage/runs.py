@@ -13,7 +13,7 @@ sources of tasks are neighbours, those of each task behind those of the one befo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -47,55 +47,39 @@ class Run:
         return self.codes.nbytes + self.refs.nbytes
 
 
+_NO_EVENTS = Run(np.zeros(0, np.uint64), np.zeros(0, np.int64))
+
+
 class _Task:
     """Makes one run of the ``sources``, one or two runs from the ``at``-th on, without what is before ``floor``."""
 
-    __slots__ = ("_done", "_mask", "at", "codes", "end", "floor", "made", "refs", "sources")
+    __slots__ = ("_mask", "_seen", "_seen_more", "at", "codes", "end", "floor", "made", "refs", "sources")
 
     def __init__(self, at: int, sources: Sequence[Run], floor: int, mask: int) -> None:
         self.at, self.sources, self.floor, self._mask = at, sources, floor, mask
         self.end = at + len(sources)  # the first run behind them
-        n = sum(map(len, sources))
+        n = sum([len(source.codes) for source in sources])
         self.codes, self.refs = np.empty(n, np.uint64), np.empty(n, np.int64)
         self.made = 0  # events that are there
-        self._done = [0, 0]  # events of each source that it has seen
+        self._seen = self._seen_more = 0  # events of each source that have been looked at
 
     def go_on(self, most: int) -> int:
         """Take up to ``most`` events of each source; returns how many of the one of which most were taken."""
-        pieces = [self._piece(which, most) for which in range(len(self.sources))]
-        if len(pieces) == 2 and len(pieces[0]) and len(pieces[1]):
-            first, second = pieces
-            # Up to a code behind which nothing before it can follow; of equal codes those of the first come first.
-            if first.codes[-1] <= second.codes[-1]:
-                pieces[1] = _head(second, int(second.codes.searchsorted(first.codes[-1])))
-            else:
-                pieces[0] = _head(first, int(first.codes.searchsorted(second.codes[-1], "right")))
-        for which, piece in enumerate(pieces):
-            self._done[which] += len(piece)
-        self._put(merged(*pieces) if len(pieces) == 2 else pieces[0])
-        return max(map(len, pieces))
+        one, other = self.sources if len(self.sources) == 2 else (*self.sources, _NO_EVENTS)
+        seen, more = self._seen, self._seen_more
+        first, second = (one.codes, one.refs, seen), (other.codes, other.refs, more)
+        self.made, self._seen, self._seen_more = kernels.merge_on(
+            self.codes, self.refs, self.made, *first, *second, most, self._mask, self.floor
+        )
+        return max(self._seen - seen, self._seen_more - more)
 
     @property
     def whole(self) -> bool:
         """Whether all is there."""
-        return all(seen == len(source) for seen, source in zip(self._done, self.sources, strict=False))
-
-    def _piece(self, which: int, most: int) -> Run:
-        source, begin = self.sources[which], self._done[which]
-        return Run(source.codes[begin : begin + most], source.refs[begin : begin + most])
-
-    def _put(self, piece: Run) -> None:
-        codes, refs = piece.codes, piece.refs
-        if self.floor:
-            at = ((codes & np.uint64(self._mask)) >= np.uint64(self.floor)).nonzero()[0]
-            codes, refs = codes.take(at), refs.take(at)
-        end = self.made + len(codes)
-        self.codes[self.made : end] = codes
-        self.refs[self.made : end] = refs
-        self.made = end
+        return self._seen + self._seen_more == len(self.codes)
 
     def result(self) -> Run:
-        floor = max(self.floor, min(source.floor for source in self.sources))
+        floor = max(self.floor, min([source.floor for source in self.sources]))
         return Run(self.codes[: self.made], self.refs[: self.made], floor)
 
 
@@ -130,7 +114,7 @@ class Runs:
 
     def add(self, run: Run) -> None:
         """Take in the newest run. Amortised O(log n) per event, in tasks and here."""
-        self.all.append(replace(run, floor=self._floor) if self._floor else run)
+        self.all.append(Run(run.codes, run.refs, self._floor))
         self._fold(whole=False)
 
     def purge(self, floor: int) -> int:
@@ -145,14 +129,15 @@ class Runs:
     @property
     def purged(self) -> int | None:
         """The floor below which all has been dropped; None while that goes on."""
-        return self._floor if all(run.floor >= self._floor for run in self.all) else None
+        return self._floor if self._unswept() is None else None
 
     def go_on(self, most: int) -> int:
         """Go on with tasks, by about ``most`` events in all; returns how many are gone by that."""
         gone = 0
         while self._tasks and most > 0:  # what one leaves over is for the next: else the last ones would never end
-            most -= self._tasks[-1].go_on(most)
-            if self._tasks[-1].whole:
+            task = self._tasks[-1]
+            most -= task.go_on(most)
+            if task.whole:
                 gone += self._end()
                 self._fold(whole=True)
                 gone += self._sweep()
@@ -193,7 +178,11 @@ class Runs:
 
     def _unswept(self) -> int | None:
         """The shortest run that may hold something before the floor."""
-        return next((at for at in range(len(self.all) - 1, -1, -1) if self.all[at].floor < self._floor), None)
+        if self._floor:
+            for at in range(len(self.all) - 1, -1, -1):
+                if self.all[at].floor < self._floor:
+                    return at
+        return None
 
     @property
     def nbytes(self) -> int:
@@ -215,7 +204,3 @@ def merged(one: Run, other: Run) -> Run:
     """Two runs as one; of equal codes those of ``one`` come first."""
     codes, refs = kernels.merge(one.codes, one.refs, other.codes, other.refs)
     return Run(codes, refs, min(one.floor, other.floor))
-
-
-def _head(run: Run, n: int) -> Run:
-    return Run(run.codes[:n], run.refs[:n])

@@ -35,6 +35,15 @@ static void *array(PyObject *given, int width, npy_intp *n, Held *held)
     return PyArray_DATA(whole);
 }
 
+/* Whether what is written to this memory is written to the given array; else an error is set. */
+static int own_memory(PyObject *given, const void *memory)
+{
+    if (memory == PyArray_DATA((PyArrayObject *)given) && PyArray_ISWRITEABLE((PyArrayObject *)given))
+        return 1;
+    PyErr_SetString(PyExc_TypeError, "what is written to must be whole and writable");
+    return 0;
+}
+
 static int integer(PyObject *given, int64_t *value)
 {
     *value = PyLong_AsLongLong(given);

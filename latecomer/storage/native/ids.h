@@ -15,12 +15,11 @@ static int id_table(PyObject *const *given, IdTable *table, Held *held)
     if (!(table->marks = array(given[0], 4, &table->size, held)) ||
         !(table->refs = array(given[1], table->width, &table->size, held)))
         return 0;
-    if (table->size < 1 || (void *)table->marks != DATA(given[0]) || (void *)table->refs != DATA(given[1]) ||
-        !PyArray_ISWRITEABLE((PyArrayObject *)given[0]) || !PyArray_ISWRITEABLE((PyArrayObject *)given[1])) {
-        PyErr_SetString(PyExc_TypeError, "the table must be whole and writable");
+    if (table->size < 1) {
+        PyErr_SetString(PyExc_TypeError, "a table has a place at least");
         return 0;
     }
-    return 1;
+    return own_memory(given[0], table->marks) && own_memory(given[1], table->refs);
 }
 
 static inline uint32_t id_mark(uint64_t hash)

@@ -3,8 +3,8 @@
  * Rule: every function here has a twin in `twins/`, written in NumPy, that says what it means (those of `follow`,
  * `read_rows` and `write_changes` are the roads in NumPy and Arrow of `runtime/`); tests compare the two. Arguments are
  * one-dimensional arrays of 64-bit values unless said otherwise; a wrong shape or width raises
- * TypeError, and no function writes to an argument, except the tables of an id index and sieves. Nothing here keeps
- * state.
+ * TypeError, and no function writes to an argument, except the tables of an id index, sieves, and a run that is merged
+ * some events at a time. Nothing here keeps state.
  * Loops over many rows run without the interpreter's lock.
  */
 #define PY_SSIZE_T_CLEAN
@@ -48,7 +48,7 @@ static PyMethodDef methods[] = {
     METHOD(join),        METHOD(nearest), METHOD(equal_words), METHOD(equal_texts),  METHOD(fuse),
     METHOD(fuse_build),  METHOD(sift),    METHOD(sow),        METHOD(held),          METHOD(ranks),
     METHOD(program),     METHOD(follow),  METHOD(resume),     METHOD(read_rows),     METHOD(write_changes),
-    METHOD(pick),        {NULL, NULL, 0, NULL},
+    METHOD(pick),        METHOD(merge_on), {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_compiled", "Compiled kernels of storage.", 0, methods};

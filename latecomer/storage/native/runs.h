@@ -142,41 +142,141 @@ static PyObject *arrange(PyObject *self, PyObject *const *args, Py_ssize_t count
     return result;
 }
 
+/* Events sorted by code. */
+typedef struct {
+    const uint64_t *codes;
+    const int64_t *refs;
+    npy_intp n;
+} Sorted;
+
+#define RARE 8 /* one of the others among so many: their places are looked up, and what lies between is copied */
+
+/* Two runs as one; of equal codes those of the first come first. */
+static void merged(Sorted one, Sorted other, uint64_t *codes, int64_t *refs)
+{
+    npy_intp i = 0, j = 0, at = 0;
+    if (other.n * RARE <= one.n) {
+        for (; j < other.n; j++) {
+            uint64_t code = other.codes[j];
+            npy_intp stop = code == UINT64_MAX ? one.n : seek(one.codes, one.n, code + 1, i);
+            memcpy(codes + at, one.codes + i, (stop - i) * sizeof *codes);
+            memcpy(refs + at, one.refs + i, (stop - i) * sizeof *refs);
+            at += stop - i;
+            i = stop;
+            codes[at] = code;
+            refs[at++] = other.refs[j];
+        }
+    }
+    while (i < one.n && j < other.n) { /* without a branch, since which comes next is anybody's guess */
+        uint64_t code = one.codes[i], more = other.codes[j];
+        int64_t ref = one.refs[i], more_ref = other.refs[j], second = more < code;
+        codes[at] = code ^ ((code ^ more) & (uint64_t)-second);
+        refs[at++] = ref ^ ((ref ^ more_ref) & -second);
+        i += 1 - second;
+        j += second;
+    }
+    if (i < one.n) {
+        memcpy(codes + at, one.codes + i, (one.n - i) * sizeof *codes);
+        memcpy(refs + at, one.refs + i, (one.n - i) * sizeof *refs);
+    } else {
+        memcpy(codes + at, other.codes + j, (other.n - j) * sizeof *codes);
+        memcpy(refs + at, other.refs + j, (other.n - j) * sizeof *refs);
+    }
+}
+
+/* Drops what is before `floor` within its slice; returns how many events are left. */
+static npy_intp purged(uint64_t *codes, int64_t *refs, npy_intp n, uint64_t mask, uint64_t floor)
+{
+    npy_intp left = 0;
+    for (npy_intp i = 0; i < n; i++) {
+        codes[left] = codes[i];
+        refs[left] = refs[i];
+        left += (codes[i] & mask) >= floor;
+    }
+    return left;
+}
+
+static int sorted_run(PyObject *const *given, Sorted *run, Held *held)
+{
+    run->n = -1;
+    return (run->codes = array(given[0], 8, &run->n, held)) && (run->refs = array(given[1], 8, &run->n, held));
+}
+
 /* merge(codes, refs, more codes, more refs) -> (codes, refs): two sorted runs as one; of equal codes the first's come
  * first */
 static PyObject *merge(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Held held = {{0}, 0};
-    npy_intp n = -1, m = -1;
-    const uint64_t *a, *b;
-    const int64_t *a_refs, *b_refs;
+    Sorted one, other;
     if (!expects(count, 4))
         return NULL;
     PyObject *codes = NULL, *refs = NULL, *result = NULL;
-    if ((a = array(args[0], 8, &n, &held)) && (a_refs = array(args[1], 8, &n, &held)) &&
-        (b = array(args[2], 8, &m, &held)) && (b_refs = array(args[3], 8, &m, &held)) &&
-        (codes = fresh(n + m, NPY_UINT64)) && (refs = fresh(n + m, NPY_INT64))) {
-        uint64_t *out = DATA(codes);
-        int64_t *out_refs = DATA(refs);
-        npy_intp i = 0, at = 0;
+    if (sorted_run(args, &one, &held) && sorted_run(args + 2, &other, &held) &&
+        (codes = fresh(one.n + other.n, NPY_UINT64)) && (refs = fresh(one.n + other.n, NPY_INT64))) {
         NPY_BEGIN_THREADS_DEF;
-        NPY_BEGIN_THREADS_THRESHOLDED(n + m);
-        for (npy_intp j = 0; j < m; j++) {
-            npy_intp stop = b[j] == UINT64_MAX ? n : seek(a, n, b[j] + 1, i);
-            memcpy(out + at, a + i, (stop - i) * sizeof *out);
-            memcpy(out_refs + at, a_refs + i, (stop - i) * sizeof *out_refs);
-            at += stop - i;
-            i = stop;
-            out[at] = b[j];
-            out_refs[at++] = b_refs[j];
-        }
-        memcpy(out + at, a + i, (n - i) * sizeof *out);
-        memcpy(out_refs + at, a_refs + i, (n - i) * sizeof *out_refs);
+        NPY_BEGIN_THREADS_THRESHOLDED(one.n + other.n);
+        merged(one, other, DATA(codes), DATA(refs));
         NPY_END_THREADS;
         result = Py_BuildValue("OO", codes, refs);
     }
     Py_XDECREF(codes);
     Py_XDECREF(refs);
+    let_go(&held);
+    return result;
+}
+
+/* The first up to `most` events from the `begin`-th on; 0 if there is no such place. */
+static int piece_of(Sorted *run, int64_t begin, int64_t most)
+{
+    if (begin < 0 || begin > run->n || most < 0)
+        return 0;
+    run->codes += begin;
+    run->refs += begin;
+    run->n = run->n - begin < most ? run->n - begin : most;
+    return 1;
+}
+
+/* merge_on(into codes, into refs, made, codes, refs, begin, more codes, more refs, more begin, most, mask, floor) ->
+ * (made, begin, more begin): goes on with merging two sorted runs, by up to `most` events of each, without what is
+ * before `floor` within its slice. The first two are written to, from `made` on. */
+static PyObject *merge_on(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Held held = {{0}, 0};
+    Sorted one, other, into;
+    int64_t made, begin, more, most;
+    uint64_t mask, floor;
+    PyObject *result = NULL;
+    if (!expects(count, 12) || !integer(args[2], &made) || !integer(args[5], &begin) || !integer(args[8], &more) ||
+        !integer(args[9], &most) || !word(args[10], &mask) || !word(args[11], &floor))
+        return NULL;
+    if (!sorted_run(args, &into, &held) || !sorted_run(args + 3, &one, &held) || !sorted_run(args + 6, &other, &held)) {
+        let_go(&held);
+        return NULL;
+    }
+    npy_intp n = one.n - begin, m = other.n - more;
+    if (!own_memory(args[0], into.codes) || !own_memory(args[1], into.refs))
+        ;
+    else if (!piece_of(&one, begin, most) || !piece_of(&other, more, most) || made < 0 ||
+             into.n - made < one.n + other.n)
+        PyErr_SetString(PyExc_IndexError, "these places are not in the runs");
+    else {
+        uint64_t *codes = (uint64_t *)into.codes + made;
+        int64_t *refs = (int64_t *)into.refs + made;
+        NPY_BEGIN_THREADS_DEF;
+        NPY_BEGIN_THREADS_THRESHOLDED(one.n + other.n);
+        /* Of a run that goes on, up to a code behind which nothing of it can come before what is taken of the other. */
+        if (one.n && other.n) {
+            uint64_t last = one.codes[one.n - 1], end = other.codes[other.n - 1];
+            if (last <= end && one.n < n)
+                other.n = seek(other.codes, other.n, last, other.n);
+            else if (last > end && other.n < m)
+                one.n = seek(one.codes, one.n, end + 1, one.n);
+        }
+        merged(one, other, codes, refs);
+        made += floor ? purged(codes, refs, one.n + other.n, mask, floor) : one.n + other.n;
+        NPY_END_THREADS;
+        result = Py_BuildValue("LLL", (long long)made, (long long)(begin + one.n), (long long)(more + other.n));
+    }
     let_go(&held);
     return result;
 }

@@ -53,6 +53,43 @@ def merge(codes: U64, refs: I64, more: U64, more_refs: I64) -> tuple[U64, I64]:
     return whole.take(order), np.concatenate((refs, more_refs)).take(order)
 
 
+def merge_on(
+    into: U64,
+    into_refs: I64,
+    made: int,
+    codes: U64,
+    refs: I64,
+    begin: int,
+    more: U64,
+    more_refs: I64,
+    more_begin: int,
+    most: int,
+    mask: int,
+    floor: int,
+) -> tuple[int, int, int]:
+    """Go on with merging two sorted runs, by up to ``most`` events of each, without what is before ``floor`` within its
+    slice (``mask``). ``into`` and ``into_refs``, which have room for all, are written to, from ``made`` on.
+
+    Returns how many are there, and up to where the two have been gone through.
+    """
+    one, other = codes[begin : begin + most], more[more_begin : more_begin + most]
+    n, m = len(one), len(other)
+    if n and m:  # of a run that goes on, up to a code behind which nothing of it can come before what is taken here
+        if one[-1] <= other[-1]:
+            m = int(other.searchsorted(one[-1])) if begin + n < len(codes) else m
+        elif more_begin + m < len(more):
+            n = int(one.searchsorted(other[-1], "right"))
+    end, more_end = begin + n, more_begin + m
+    whole, whole_refs = one[:n], refs[begin:end]
+    if m:
+        whole, whole_refs = merge(whole, whole_refs, other[:m], more_refs[more_begin:more_end])
+    if floor:
+        at = ((whole & np.uint64(mask)) >= np.uint64(floor)).nonzero()[0]
+        whole, whole_refs = whole.take(at), whole_refs.take(at)
+    into[made : made + len(whole)], into_refs[made : made + len(whole)] = whole, whole_refs
+    return made + len(whole), end, more_end
+
+
 def join(runs: list[Run], bits: int, keys: U64, lo: I64, hi: I64, most: int) -> tuple[I64, I64, I64] | int:
     """All events with the same key as a row and ``lo <= time <= hi``: rows, references and times of the pairs, by row;
     the number of pairs, if they are more than ``most``. O(m log n) per run.
