@@ -42,16 +42,17 @@ NATIVE = importlib.import_module("latecomer.storage._compiled")
 NONE = np.zeros(0, np.int64)
 
 
+def told(result: Any) -> Any:
+    """What a kernel says, for comparison: values and types of arrays, and all else as it is."""
+    if isinstance(result, np.ndarray):
+        return str(result.dtype), result.tolist()
+    return [told(part) for part in result] if isinstance(result, (tuple, list)) else result
+
+
 def same(call: str, *args: Any) -> Any:
     """What both twins say, which must agree in values and types."""
     theirs, ours = getattr(PLAIN, call)(*args), getattr(NATIVE, call)(*args)
-    for a, b in zip(*((r if isinstance(r, tuple) else (r,)) for r in (theirs, ours)), strict=True):
-        if isinstance(a, np.ndarray):
-            assert a.dtype == b.dtype and a.tolist() == b.tolist(), (call, args)
-        elif isinstance(a, int):
-            assert a == b
-        else:
-            assert [tuple(x) for x in a] == [tuple(x) for x in b]
+    assert told(theirs) == told(ours), (call, args)
     return ours
 
 
@@ -202,7 +203,7 @@ def test_runs_are_merged_step_by_step_alike(some, more, most, floor, made):
 def test_runs_are_searched_alike(parts, probes, width, bits, backward):
     runs = []
     for keys, ts, refs in parts:
-        codes, _, own, edges, _ = PLAIN.arrange(keys, ts, refs, bits)
+        codes, _, own, _, edges, _ = PLAIN.arrange(keys, ts, refs, bits)
         runs += [(number, codes[a:b].copy(), own[a:b].copy()) for number, a, b in edges]
     runs.sort(key=lambda run: run[0])
     keys, lo, _ = probes
@@ -237,7 +238,7 @@ def test_large_runs_are_searched_alike(spread, backward, n, rows):
         "one key": np.zeros(n, np.uint64),
     }[spread]
     ts = rng.integers(-(2**bits), 2 ** (bits + 1), n)
-    codes, _, refs, edges, _ = NATIVE.arrange(keys, ts, np.arange(n), bits)
+    codes, _, refs, _, edges, _ = NATIVE.arrange(keys, ts, np.arange(n), bits)
     runs = [(number, codes[a:b], refs[a:b]) for number, a, b in edges] + [(4, codes[:0], refs[:0])]
     assert min(len(run[1]) for run in runs[:-1]) > min(1 << 16, 64 * (rows + 1))
     asked = np.concatenate([keys[rng.integers(0, n, 300)], rng.integers(0, 2**63, 90, dtype=np.uint64)]) & keep
@@ -417,3 +418,22 @@ def test_rows_of_a_type_are_picked_alike(rows, number):
     for mask in (None, marks):
         same("pick", types, number, mask, hashes, ts, refs)
         same("pick", types, number, mask, None, ts, refs)
+
+
+@given(events(), st.data(), st.sampled_from([10, 12, 44]))
+def test_each_type_is_arranged_alike(given_events, data, bits):
+    hashes, ts, _ = given_events
+    types = np.array(data.draw(st.lists(st.integers(-2, 2), min_size=len(ts), max_size=len(ts))), np.int64)
+    same("arrange_each", types, ts, 100, bits, ((1, hashes), (0, None), (2, hashes), (0, hashes), (7, None)))
+
+
+@given(events(), st.data(), st.integers(-3_500, 3_500), st.sampled_from([0, 3, 500, 10_000, 2**60]))
+def test_lateness_is_judged_alike(given_events, data, clock, delay):
+    _, ts, _ = given_events
+    types = np.array(data.draw(st.lists(st.integers(-2, 1), min_size=len(ts), max_size=len(ts))), np.int64)
+    same("judge", ts, types, clock, delay)
+
+
+def test_lateness_is_judged_at_the_ends_of_time():
+    ends = np.array([-(2**62), 2**62, -(2**62)])
+    same("judge", ends, np.zeros(3, np.int64), -(2**62 + 2**61), 2**60)

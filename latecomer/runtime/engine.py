@@ -7,7 +7,8 @@ event log -> each lane. A pure state machine: batches, promises and clock values
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +25,7 @@ from latecomer.query.types import EVENT_TIME
 from latecomer.runtime.changes import ChangeWriter, change_schema
 from latecomer.runtime.duplicates import Newcomers, enter
 from latecomer.runtime.evaluate import Times, compile_truth
+from latecomer.runtime.express import Express
 from latecomer.runtime.intake import OTHER, PUNCTUATION, Batch, Intake
 from latecomer.runtime.intervals.lane import AnyLane, IntervalLane, widened
 from latecomer.runtime.intervals.pattern import IntervalPattern
@@ -61,6 +63,9 @@ _NONE_OF_THEM = np.zeros(0, bool)
 
 #: A piece of output: a record batch of changes, or one of late rows.
 Piece = tuple[bool, pa.RecordBatch]
+
+#: The time below which an event needs no id any more: of a batch (None: of any), types, and the rows at whose arrival.
+Floors = Callable[[Batch | None, I64, I64], I64]
 
 
 def attributes_of(plans: Sequence[Plan]) -> set[str]:
@@ -133,7 +138,7 @@ class Engine:
                 self.lanes.append(IntervalLane(policies[group[0]], unsure_ones, *common, *uncertain))
             else:
                 self.lanes.append(Lane(policies[group[0]], [(i, patterns[i]) for i in group], *common))
-        self._numbers = numbers
+        self.numbers = numbers
         self._roles = frozenset((id_name, stream.ts, stream.type))
         #: Types that only queries ask for that were dropped.
         self.ignored = np.zeros(0, np.int64)
@@ -151,6 +156,8 @@ class Engine:
         ]
         self._late = LateWriter(stream, self.intake.schema, id_name, self.intake.ts_type)
         self.late_schema = self._late.schema
+        #: The road for batches in which nothing is out of the ordinary; None: there is none.
+        self.express = Express.of(self)
         self.no_changes = self.change_schema.empty_table()
         self.no_late = self.late_schema.empty_table()
 
@@ -203,11 +210,18 @@ class Engine:
         batch = self.intake.read(given, details)
         self.broken = True  # until all is done
         self.counters["rows"] += len(batch)
+        express = self.express
+        if express is not None and batch.reading is not None and clocks is None and not cuts and self.share is None:
+            self._ignore(batch)
+            passed = self.time.pass_by(batch, express.delay)
+            if passed is not None:
+                yield from express.process(batch, passed)
+                self.broken = False
+                return
         if len(batch.malformed):
             yield self._malformed(batch)
         moments = self.time.read(batch, clocks)
-        if len(self.ignored):
-            batch.types[np.isin(batch.types, self.ignored)] = OTHER
+        self._ignore(batch)
         if len(moments.ahead):
             yield self._ahead(batch, moments)
         rows = (batch.types >= 0).nonzero()[0]
@@ -218,44 +232,47 @@ class Engine:
         if self.share is not None:
             rows = self._own(self.share, batch, rows)
         hashes, content = self._identify(batch)
-        rows = yield from self._enter(batch, rows, hashes, content, moments)
-        refs = self._log_rows(batch, rows, content)
-        selector = self._selector(batch)
+        rows = yield from self.enter(batch, rows, hashes, content, partial(self._floors, moments=moments))
+        refs = self._refs(batch, rows)
+        self.log_rows(batch, rows, content)
+        selector = self.selector(batch)
         for lane in self.lanes:
             limit, late = self._judge(lane, batch, rows, moments)
             accepted = None if late is None else ~late
             if lane.policy.final or not len(cuts):
                 self._advance(lane)
-                yield from self._write(lane.step(selector, accepted, refs, batch.ts, self.time.proofs))
+                yield from self.write(lane.step(selector, accepted, refs, batch.ts, self.time.proofs))
             else:
-                yield from self._write(self._in_parts(lane, selector, accepted, refs, batch, moments, clocks, cuts))
+                yield from self.write(self._in_parts(lane, selector, accepted, refs, batch, moments, clocks, cuts))
             if late is not None:
                 yield from self._report(lane, selector, batch, moments, late, limit, refs)
                 if lane.amends:
-                    yield from self._write(lane.amend(selector, late, refs, batch.ts, self.time.proofs))
+                    yield from self.write(lane.amend(selector, late, refs, batch.ts, self.time.proofs))
         self.time.proofs.keys_moved = False
-        self._purge()
+        self.purge()
         if self.memory is not None:
             self.memory.settle()
         self.broken = False
 
-    def _selector(self, batch: Batch) -> Selector:
+    def selector(self, batch: Batch) -> Selector:
         hashes = {} if batch.reading is None else batch.reading.hashes
-        return Selector(batch.types, self._numbers, batch.ts, batch.columns, self._conditions, hashes)
+        return Selector(batch.types, self.numbers, batch.ts, batch.columns, self._conditions, hashes)
 
-    def _log_rows(self, batch: Batch, rows: I64, content: U64) -> I64:
-        """Append ``rows`` to the event log; the references of all rows of the batch, 0 for the others."""
+    def _refs(self, batch: Batch, rows: I64) -> I64:
+        """The references that ``rows`` will have in the log; 0 for the batch's other rows."""
+        if len(rows) == len(batch):
+            return self.log.coming(batch.ts)
+        refs = np.zeros(len(batch), np.int64)
+        refs[rows] = self.log.coming(batch.ts.take(rows))
+        return refs
+
+    def log_rows(self, batch: Batch, rows: I64, content: U64) -> None:
+        """Append ``rows`` to the event log."""
         raw = {} if batch.reading is None else batch.reading.raw
         if len(rows) == len(batch):
-            refs = self.log.coming(batch.ts)
             self.log.append(batch.ts, batch.types, content, batch.columns, raw=raw)
-            return refs
-        refs = np.zeros(len(batch), np.int64)
-        if len(rows):
-            ts = batch.ts.take(rows)
-            refs[rows] = self.log.coming(ts)
-            self.log.append(ts, batch.types.take(rows), content.take(rows), batch.columns, rows, raw)
-        return refs
+        elif len(rows):
+            self.log.append(batch.ts.take(rows), batch.types.take(rows), content.take(rows), batch.columns, rows, raw)
 
     def _in_parts(
         self,
@@ -294,6 +311,10 @@ class Engine:
         self.counters["ahead"] += len(moments.ahead)
         return False, self._late.write(batch, moments.ahead, "ahead", moments.ahead_by)
 
+    def _ignore(self, batch: Batch) -> None:
+        if len(self.ignored):
+            batch.types[np.isin(batch.types, self.ignored)] = OTHER
+
     def _own(self, share: Share, batch: Batch, rows: I64) -> I64:
         """The rows of this share; others lose their type."""
         own = share.mask(batch, rows)
@@ -311,20 +332,18 @@ class Engine:
     def _id_hashes(self, ids: pa.Array) -> U64:
         return hash_column(ids)
 
-    def _enter(
-        self, batch: Batch, rows: I64, hashes: U64, content: U64, moments: Moments
-    ) -> Generator[Piece, None, I64]:
+    def enter(self, batch: Batch, rows: I64, hashes: U64, content: U64, floors: Floors) -> Generator[Piece, None, I64]:
         """Enter the ids of ``rows``; the rows that count. Duplicates lose their type; conflicting ones are reported."""
         if not len(rows):
             return rows
         if self.ids.due(len(rows)):
             # By what could be forgotten before this batch: an early row of it may repeat what a late row lets go.
             first = np.repeat(rows[:1], len(self.types))
-            self._forget_ids(self._floors(None, np.arange(len(self.types)), first, moments), len(rows))
+            self._forget_ids(floors(None, np.arange(len(self.types)), first), len(rows))
         repeats = conflicts = _NONE_OF_THEM
         kept, left = rows, None  # rows whose ids are not known as cold, and where they are among all
         if self.cold is not None and len(self.cold):
-            repeats, conflicts = self._known_cold(self.cold, batch, rows, hashes, content, moments)
+            repeats, conflicts = self._known_cold(self.cold, batch, rows, hashes, content, floors)
             if some(repeats):
                 left = (~repeats).nonzero()[0]
                 kept = rows[left]
@@ -334,7 +353,7 @@ class Engine:
                 self.ids,
                 self.log,
                 new,
-                lambda some: self._floors(batch, batch.types[kept[some]], kept[some], moments),
+                lambda some: floors(batch, batch.types[kept[some]], kept[some]),
             )
             if found is not None and left is None:
                 repeats, conflicts = found
@@ -356,7 +375,7 @@ class Engine:
         return rows[~repeats]
 
     def _known_cold(
-        self, cold: ColdIds, batch: Batch, rows: I64, hashes: U64, content: U64, moments: Moments
+        self, cold: ColdIds, batch: Batch, rows: I64, hashes: U64, content: U64, floors: Floors
     ) -> tuple[Bools, Bools]:
         """Which rows repeat an event whose payload is on the shelf, and which of them say something else than it."""
         repeats, conflicts = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
@@ -364,7 +383,7 @@ class Engine:
         if len(at):
             ids = batch.columns[self.intake.id_name].take(pa.array(rows[at]))
             same = pc.equal(found.ids.cast(ids.type), ids).to_numpy(zero_copy_only=False)
-            same &= found.ts >= self._floors(batch, batch.types[rows[at]], rows[at], moments)
+            same &= found.ts >= floors(batch, batch.types[rows[at]], rows[at])
             at = at[same]
             repeats[at] = True
             conflicts[at] = found.content[same] != content[rows[at]]
@@ -434,7 +453,7 @@ class Engine:
                 late_by = (limit - batch.ts)[rows]
                 yield False, self._late.write(batch, rows, reason, late_by, name, effect=(missed[rows], wrong[rows]))
 
-    def _write(self, deltas: Iterator[Delta]) -> Iterator[Piece]:
+    def write(self, deltas: Iterator[Delta]) -> Iterator[Piece]:
         held: list[Delta] = []  # deltas of one query, written together: a table for each would cost more than its rows
         size = 0
         for delta in deltas:
@@ -447,7 +466,7 @@ class Engine:
         if held:
             yield True, self._changes[held[0].query].write(held)
 
-    def _purge(self) -> None:
+    def purge(self) -> None:
         """Drop payload that nothing needs. Invariant: every event that a store, buffer or waiting match refers to is in
         the log.
         """
@@ -542,9 +561,9 @@ class Engine:
         nothing = np.zeros(0, np.int64)
         for lane in self.lanes:
             self._advance(lane, clock, now)
-            yield from self._write(lane.step(None, None, nothing, nothing, self.time.proofs))
+            yield from self.write(lane.step(None, None, nothing, nothing, self.time.proofs))
         self.time.proofs.keys_moved = False
-        self._purge()
+        self.purge()
         if self.memory is not None:
             self.memory.settle()
         self.broken = False

@@ -40,11 +40,18 @@ class _Paved:
     def __init__(self, road: Road, looks: Sequence[tuple[Store, View]], tester: Tester, layout: CodeLayout) -> None:
         self._program = kernels.program(np.array(road.words, np.int64))
         self._columns, self._looks, self._log, self._bits = road.columns, looks, tester.log, layout.bits
+        #: The looks for components: where one finds nothing there are no matches.
+        self._needed = [
+            look for look, (_, index) in zip(looks, road.looks, strict=True) if index not in (NEGATIVES, NEW)
+        ]
 
     def follow(self, keys: U64, refs: tuple[I64, ...], ts: tuple[I64, ...]) -> Iterator[tuple[I64, Rows]]:
         """Matches in bounded pieces, with the numbers of their seeds. Seeds are keys, and references and times of each
         component that they bind.
         """
+        for store, view in self._needed:
+            if not store.count(view):
+                return
         sources = tuple([store.source(view) for store, view in self._looks])
         latest = tuple([store.latest(view) for store, view in self._looks])
         columns, places = self._log.plain(self._columns), self._log.places()

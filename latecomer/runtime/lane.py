@@ -130,15 +130,16 @@ class Lane:
             rows = self._ready(self.pending, rows)
         for selection, (hashes, moments, events) in rows.items():
             self.stores[selection].stage(hashes, moments, events)
+        yield from self.act(proofs, True)
+
+    def act(self, proofs: Proofs, tidy: bool) -> Iterator[Delta]:
+        """The moves 3 to 6, once the batch's events are in the stores' staging; ``tidy``: purge."""
         for query in self.queries:
-            # A horizon never moves back, whatever patience does: what has left has left.
-            now = [
-                self._horizon(t, name, proofs) for t, name in zip(query.negative_types, query.negatives, strict=True)
-            ]
-            yield from self._advance(query, [max(pair) for pair in zip(query.horizons, now, strict=True)], proofs)
+            yield from self._advance(query, self._horizons(query, proofs), proofs)
         for store in self.stores.values():
             store.commit()
-        self._purge(proofs)
+        if tidy:
+            self._purge(proofs)
 
     def _picked(self, selector: Selector, accepted: Any, refs: I64) -> dict[Selection, Picked]:
         """The batch's accepted events, by selection."""
@@ -184,6 +185,14 @@ class Lane:
                 mask[at] |= self.stores[other].away(ts[at] - window, ts[at] + window, keys)
         return mask
 
+    def _horizons(self, query: QueryState, proofs: Proofs) -> list[int]:
+        """For each negation up to where all is known. A horizon never moves back, whatever patience does: what has left
+        has left.
+        """
+        types = zip(query.negative_types, query.negatives, strict=True)
+        now = [self._horizon(type, name, proofs) for type, name in types]
+        return [max(pair) for pair in zip(query.horizons, now, strict=True)]
+
     def _horizon(self, type: int, name: str, proofs: Proofs) -> int:
         """Everything of a negative type with time up to here is known, and in the stores where the level is final."""
         horizon = self.policy.horizon(proofs.bound(type))
@@ -219,7 +228,8 @@ class Lane:
                 if self._learns:
                     self.policy.learn(_NO_DELAYS, len(rows))
                 yield from self._release(query, rows, horizons, proofs, False)
-        yield from self._due(query, horizons, proofs)
+        if horizons and len(holding):
+            yield from self._due(query, horizons, proofs)
         query.horizons = horizons
         query.clock = self.clock
 
@@ -251,8 +261,6 @@ class Lane:
 
     def _due(self, query: QueryState, horizons: list[int], proofs: Proofs) -> Iterator[Delta]:
         """Waiting matches whose scopes are covered leave, if they are still alive."""
-        if not horizons or not len(query.holding):
-            return
         rows = query.holding.due(horizons)
         if self.policy.proves and proofs.keys_moved:
             more = query.holding.pick(lambda waiting: self._closed(query, waiting, horizons, proofs))

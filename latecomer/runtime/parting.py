@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from latecomer.runtime.express import Express
 from latecomer.storage.columns import I64
 
 if TYPE_CHECKING:
@@ -59,3 +60,4 @@ def drop(engine: Engine, names: Collection[str]) -> None:
     engine.lanes = [lane for lane in engine.lanes if lane.queries]
     looked_at = {number for lane in engine.lanes for number in lane.types}
     engine.ignored = np.array(sorted(set(range(len(engine.types))) - looked_at), np.int64)
+    engine.express = Express.of(engine)

@@ -37,6 +37,9 @@ class SequenceMatcher:
     def __init__(self, pattern: Pattern, store_of: StoreOf, layout: CodeLayout, tester: Tester) -> None:
         self._pattern, self._store, self._layout, self._tester = pattern, store_of, layout, tester
         self._components = len(pattern.components)
+        #: What orders begin with: the new events of these stores.
+        self._gaining_from = [store_of(order.selection) for order in pattern.inserts]
+        self._losing_from = [store_of(order.selection) for order in pattern.deletes]
 
     def inserted(self, ordered: bool) -> Iterator[Rows]:
         """New matches that no known negative kills, in bounded pieces.
@@ -45,19 +48,18 @@ class SequenceMatcher:
         with a new event: only the last component is tried, in order of time, and matches come in order of their last
         event.
         """
-        for position in [len(self._pattern.inserts) - 1] if ordered else range(len(self._pattern.inserts)):
-            seeds = self._seeds(self._pattern.inserts[position])
-            if len(seeds):
-                yield from self._gained(position, seeds, ordered)
+        last = len(self._gaining_from) - 1
+        for position, store in enumerate(self._gaining_from):
+            if len(store.staged.refs) and (position == last or not ordered):
+                yield from self._gained(position, self._seeds(self._pattern.inserts[position], store), ordered)
 
     def deleted(self) -> Iterator[tuple[Rows, I64]]:
         """Old matches that a new negative kills and no old one had killed, each once, in bounded pieces, with the
         references of the negatives.
         """
-        for j, order in enumerate(self._pattern.deletes):
-            seeds = self._seeds(order)
-            if len(seeds):
-                yield from self._lost(j, seeds)
+        for j, store in enumerate(self._losing_from):
+            if len(store.staged.refs):
+                yield from self._lost(j, self._seeds(self._pattern.deletes[j], store))
 
     def _gained(self, position: int, seeds: Rows, ordered: bool) -> Iterator[Rows]:
         """New matches whose last new component, in the order of :attr:`Pattern.inserts`, is this one: ``seeds``."""
@@ -115,8 +117,8 @@ class SequenceMatcher:
                 self._mark(rows, probe, View.NEW, dead)
         return ~dead
 
-    def _seeds(self, order: JoinOrder) -> Rows:
-        staged = self._store(order.selection).staged
+    def _seeds(self, order: JoinOrder, store: Store) -> Rows:
+        staged = store.staged
         return Rows.seed(self._components, order.seed, staged.refs, staged.ts, staged.keys)
 
     def _complete(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from latecomer.consistency.policy import whole_units
 from latecomer.consistency.punctuation import ANY, Punctuation
 from latecomer.runtime.intake import AHEAD, OTHER, PUNCTUATION, Batch
 from latecomer.runtime.proofs import Proofs
+from latecomer.storage import kernels
 from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64, hash_columns
 from latecomer.storage.log import EventLog
@@ -46,6 +47,14 @@ class Moments:
     arrivals: Arrivals
     ahead: I64
     ahead_by: I64
+
+
+class Passed(NamedTuple):
+    """What there is to say of rows that are all events, none of them late: how many are of a ``known`` type, and by how
+    much each is ``behind`` the clock at its arrival."""
+
+    known: int
+    behind: I64
 
 
 class Timekeeper:
@@ -86,6 +95,25 @@ class Timekeeper:
         if number == len(self.sources):
             self.sources.append(source)
         return number
+
+    @property
+    def by_events_alone(self) -> bool:
+        """Whether nothing is known of time but one clock, that of all events: no sources, promises or guards."""
+        stream = self._stream
+        told = self._by_source or self._generators or stream.punctuation is not None or stream.of_key
+        return not told and isinstance(self.clock, StreamClock) and self._max_ahead is None
+
+    def pass_by(self, batch: Batch, delay: int) -> Passed | None:
+        """As :meth:`read`, of a batch of events alone, where time is :attr:`by_events_alone`; None, and nothing has
+        changed, if one of a known type is later than ``delay``.
+        """
+        clock, late, known, behind = kernels.judge(batch.ts, batch.types, self.clock.value, delay)
+        if late:
+            return None
+        assert isinstance(self.clock, StreamClock)
+        self.clock.pass_by(clock)
+        self.lateness.add(_many(0, len(batch)), behind)
+        return Passed(known, behind)
 
     def read(self, batch: Batch, clocks: I64 | None) -> Moments:
         """Move through a batch. Rows that are ahead lose their type."""

@@ -23,16 +23,29 @@ from latecomer.storage.twins.hashes import (
     text_words,
 )
 from latecomer.storage.twins.ids import gone_over, homes, marks_of, put, take_out, whole
-from latecomer.storage.twins.intake import pick
+from latecomer.storage.twins.intake import judge, pick
 from latecomer.storage.twins.payload import equal_texts, equal_words
-from latecomer.storage.twins.runs import Run, arrange, codes_in, join, merge, merge_on, nearest, stretches
+from latecomer.storage.twins.runs import (
+    Arranged,
+    Run,
+    arrange,
+    arrange_each,
+    codes_in,
+    join,
+    merge,
+    merge_on,
+    nearest,
+    stretches,
+)
 
 __all__ = [
     "COMPILED",
     "SWITCH",
     "TWINS",
+    "Arranged",
     "Run",
     "arrange",
+    "arrange_each",
     "codes_in",
     "combine",
     "equal_texts",
@@ -48,6 +61,7 @@ __all__ = [
     "held",
     "homes",
     "join",
+    "judge",
     "marks_of",
     "match_digits",
     "merge",
@@ -95,6 +109,8 @@ TWINS = (
     "held",
     "ranks",
     "pick",
+    "arrange_each",
+    "judge",
 )
 
 #: The environment variable that chooses: ``numpy``, ``compiled`` (an error where it was not built), or nothing.

@@ -74,7 +74,7 @@ class CodeLayout:
         return self.keys(hashes) | (ts & self.mask).view(np.uint64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Staged:
     """A batch's new events of a store, by code within slice: what delta joins start from."""
 
@@ -238,14 +238,18 @@ class Store:
         """Take in a batch's events (any order); they are in the views NEW and ALL until :meth:`commit`."""
         if len(ts) == 0:
             return
-        codes, ts, refs, parts, latest = kernels.arrange(hashes, ts, refs, self.layout.bits)
+        self.place(kernels.arrange(hashes, ts, refs, self.layout.bits))
+
+    def place(self, arranged: kernels.Arranged) -> None:
+        """As :meth:`stage`, of events that are arranged already."""
+        codes, ts, refs, keys, parts, latest = arranged
         if len(parts) == 1:
             self._put(parts[0][0], Run(codes, refs))
         else:
             for number, start, end in parts:
                 self._put(number, Run(codes[start:end], refs[start:end]))
         self._listed.clear()
-        self.staged = Staged(self.layout.keys(codes), ts, refs)
+        self.staged = Staged(keys, ts, refs)
         self._sizes[1] = len(refs)
         self._latest[1] = latest
 

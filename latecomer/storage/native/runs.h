@@ -2,8 +2,7 @@
 
 typedef struct {
     uint64_t code;
-    int64_t slice;
-    npy_intp row;
+    int64_t slice, ref;
 } Item;
 
 #define MOST_BUCKETS 4096
@@ -83,61 +82,173 @@ static Item *sorted(Item *items, Item *spare, npy_intp n, uint64_t slices)
     return items;
 }
 
-/* arrange(hashes, ts, refs, bits) -> (codes, ts, refs, edges, latest): events by slice and code; edges lists (slice,
- * begin, end) */
+/* Items as they come, and as much room again to sort them. */
+typedef struct {
+    Item *items;
+    npy_intp n;
+    int64_t bits;
+} Heap;
+
+static inline void drop_item(Heap *heap, uint64_t hash, int64_t ts, int64_t ref)
+{
+    uint64_t mask = (UINT64_C(1) << heap->bits) - 1, keep = ~mask & (UINT64_MAX >> 1);
+    heap->items[heap->n] = (Item){(hash & keep) | ((uint64_t)ts & mask), ts >> heap->bits, ref};
+}
+
+/* What the items are, sorted: (codes, ts, refs, keys, edges, latest); there is at least one. */
+static PyObject *arranged(Heap *heap)
+{
+    npy_intp n = heap->n;
+    PyObject *own[4] = {fresh(n, NPY_UINT64), fresh(n, NPY_INT64), fresh(n, NPY_INT64), fresh(n, NPY_UINT64)};
+    PyObject *edges = PyList_New(0), *result = NULL;
+    if (own[0] && own[1] && own[2] && own[3] && edges) {
+        uint64_t *codes = DATA(own[0]), *keys = DATA(own[3]), mask = (UINT64_C(1) << heap->bits) - 1;
+        int64_t *ts = DATA(own[1]), *refs = DATA(own[2]), latest = INT64_MIN;
+        Item *order;
+        NPY_BEGIN_THREADS_DEF;
+        NPY_BEGIN_THREADS_THRESHOLDED(n);
+        int64_t first = heap->items[0].slice, last = first;
+        for (npy_intp i = 1; i < n; i++) {
+            first = heap->items[i].slice < first ? heap->items[i].slice : first;
+            last = heap->items[i].slice > last ? heap->items[i].slice : last;
+        }
+        for (npy_intp i = 0; i < n; i++)
+            heap->items[i].slice -= first;
+        order = sorted(heap->items, heap->items + n, n, (uint64_t)(last - first));
+        for (npy_intp i = 0; i < n; i++) {
+            codes[i] = order[i].code;
+            keys[i] = order[i].code & ~mask;
+            ts[i] = (int64_t)(((uint64_t)(order[i].slice + first) << heap->bits) | (order[i].code & mask));
+            refs[i] = order[i].ref;
+            latest = ts[i] > latest ? ts[i] : latest;
+        }
+        NPY_END_THREADS;
+        int fine = 1;
+        for (npy_intp i = 1, begin = 0; fine && i <= n; i++)
+            if (i == n || order[i].slice != order[begin].slice) {
+                PyObject *edge = Py_BuildValue("Lnn", (long long)(order[begin].slice + first), (Py_ssize_t)begin, (Py_ssize_t)i);
+                fine = put_into(edges, edge);
+                begin = i;
+            }
+        if (fine)
+            result = Py_BuildValue("OOOOOL", own[0], own[1], own[2], own[3], edges, (long long)latest);
+    }
+    for (int i = 0; i < 4; i++)
+        Py_XDECREF(own[i]);
+    Py_XDECREF(edges);
+    return result;
+}
+
+/* Room for so many items; 0: there is no memory. */
+static int make_heap(Heap *heap, npy_intp n, int64_t bits)
+{
+    heap->n = 0;
+    heap->bits = bits;
+    heap->items = malloc((size_t)(2 * n + 1) * sizeof *heap->items);
+    if (heap->items == NULL)
+        PyErr_NoMemory();
+    return heap->items != NULL;
+}
+
+/* arrange(hashes, ts, refs, bits) -> (codes, ts, refs, keys, edges, latest): events by slice and code, at least one; edges
+ * lists (slice, begin, end) */
 static PyObject *arrange(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Held held = {{0}, 0};
+    Heap heap = {0};
     npy_intp n = -1;
     int64_t bits;
     const uint64_t *hashes;
     const int64_t *ts, *refs;
+    PyObject *result = NULL;
     if (!expects(count, 4) || !integer(args[3], &bits))
         return NULL;
-    PyObject *codes = NULL, *times = NULL, *own = NULL, *edges = NULL, *result = NULL;
-    Item *items = NULL;
     if ((hashes = array(args[0], 8, &n, &held)) && (ts = array(args[1], 8, &n, &held)) &&
-        (refs = array(args[2], 8, &n, &held)) && (codes = fresh(n, NPY_UINT64)) && (times = fresh(n, NPY_INT64)) &&
-        (own = fresh(n, NPY_INT64)) && (edges = PyList_New(0)) && (items = malloc((2 * n + 1) * sizeof *items))) {
-        uint64_t mask = (UINT64_C(1) << bits) - 1, keep = ~mask & (UINT64_MAX >> 1);
-        int64_t first = INT64_MAX, last = INT64_MIN, *out_ts = DATA(times), *out_refs = DATA(own);
-        uint64_t *out = DATA(codes);
-        Item *order;
-        NPY_BEGIN_THREADS_DEF;
-        NPY_BEGIN_THREADS_THRESHOLDED(n);
-        for (npy_intp i = 0; i < n; i++) {
-            first = ts[i] < first ? ts[i] : first;
-            last = ts[i] > last ? ts[i] : last;
-        }
-        for (npy_intp i = 0; i < n; i++) {
-            items[i].code = (hashes[i] & keep) | ((uint64_t)ts[i] & mask);
-            items[i].slice = (ts[i] >> bits) - (first >> bits);
-            items[i].row = i;
-        }
-        order = sorted(items, items + n, n, n ? (uint64_t)((last >> bits) - (first >> bits)) : 0);
-        for (npy_intp i = 0; i < n; i++) {
-            out[i] = order[i].code;
-            out_ts[i] = ts[order[i].row];
-            out_refs[i] = refs[order[i].row];
-        }
-        NPY_END_THREADS;
-        npy_intp begin = 0;
-        int fine = 1;
-        for (npy_intp i = 1; fine && i <= n; i++)
-            if (i == n || order[i].slice != order[begin].slice) {
-                PyObject *edge = Py_BuildValue("Lnn", (long long)(out_ts[begin] >> bits), (Py_ssize_t)begin, (Py_ssize_t)i);
-                fine = edge != NULL && PyList_Append(edges, edge) == 0;
-                Py_XDECREF(edge);
-                begin = i;
-            }
-        if (fine)
-            result = Py_BuildValue("OOOOL", codes, times, own, edges, (long long)last);
+        (refs = array(args[2], 8, &n, &held)) && make_heap(&heap, n, bits)) {
+        for (; heap.n < n; heap.n++)
+            drop_item(&heap, hashes[heap.n], ts[heap.n], refs[heap.n]);
+        if (n)
+            result = arranged(&heap);
+        else
+            PyErr_SetString(PyExc_ValueError, "there is no event to arrange");
     }
-    free(items);
-    Py_XDECREF(codes);
-    Py_XDECREF(times);
-    Py_XDECREF(own);
-    Py_XDECREF(edges);
+    free(heap.items);
+    let_go(&held);
+    return result;
+}
+
+/* arrange_each(types, ts, first, bits, wanted) -> for each (type, hashes or None) of the tuple `wanted` what arrange() makes
+ * of the rows of the type, None where there are none. Rows whose type is not negative have the references from `first`
+ * on; where hashes are None they are 0. */
+static PyObject *arrange_each(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Held held = {{0}, 0};
+    Heap heap = {0};
+    npy_intp n = -1;
+    int64_t first, bits;
+    const int64_t *types, *ts;
+    PyObject *result = NULL;
+    if (!expects(count, 5) || !integer(args[2], &first) || !integer(args[3], &bits))
+        return NULL;
+    if (!PyTuple_Check(args[4])) {
+        PyErr_SetString(PyExc_TypeError, "a tuple of (type, hashes) is needed");
+        return NULL;
+    }
+    Py_ssize_t wanted = PyTuple_GET_SIZE(args[4]);
+    if ((types = array(args[0], 8, &n, &held)) && (ts = array(args[1], 8, &n, &held)) && make_heap(&heap, n, bits) &&
+        (result = PyList_New(wanted)))
+        for (Py_ssize_t i = 0; result && i < wanted; i++) {
+            Held own = {{0}, 0};
+            PyObject *pair = PyTuple_GET_ITEM(args[4], i), *made = NULL;
+            const uint64_t *hashes = NULL;
+            int64_t number;
+            if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2)
+                PyErr_SetString(PyExc_TypeError, "a pair of (type, hashes) is needed");
+            else if (integer(PyTuple_GET_ITEM(pair, 0), &number) &&
+                     (PyTuple_GET_ITEM(pair, 1) == Py_None || (hashes = array(PyTuple_GET_ITEM(pair, 1), 8, &n, &own)))) {
+                int64_t ref = first;
+                heap.n = 0;
+                /* Whatever is written for a row of another type is written over by the next one. */
+                for (npy_intp row = 0; row < n; row++) {
+                    drop_item(&heap, hashes ? hashes[row] : 0, ts[row], ref);
+                    heap.n += types[row] == number;
+                    ref += types[row] >= 0;
+                }
+                made = heap.n ? arranged(&heap) : Py_NewRef(Py_None);
+            }
+            let_go(&own);
+            if (made)
+                PyList_SET_ITEM(result, i, made);
+            else
+                Py_CLEAR(result);
+        }
+    free(heap.items);
+    let_go(&held);
+    return result;
+}
+
+/* judge(ts, types, clock, delay) -> (the clock after all rows, whether an event of a known type is later than `delay` by
+ * the clock at its arrival, how many are of a known type, by how much each row is behind that clock) */
+static PyObject *judge(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Held held = {{0}, 0};
+    npy_intp n = -1, known = 0;
+    int64_t clock, delay;
+    int late = 0;
+    const int64_t *ts, *types;
+    PyObject *behind = NULL, *result = NULL;
+    if (!expects(count, 4) || !integer(args[2], &clock) || !integer(args[3], &delay))
+        return NULL;
+    if ((ts = array(args[0], 8, &n, &held)) && (types = array(args[1], 8, &n, &held)) && (behind = fresh(n, NPY_INT64))) {
+        int64_t *by = DATA(behind);
+        for (npy_intp i = 0; i < n; i++) {
+            clock = ts[i] > clock ? ts[i] : clock;
+            by[i] = (int64_t)((uint64_t)clock - (uint64_t)ts[i]);
+            late |= types[i] >= 0 && ts[i] < clock - delay;
+            known += types[i] >= 0;
+        }
+        result = Py_BuildValue("LNnN", (long long)clock, PyBool_FromLong(late), (Py_ssize_t)known, behind);
+    }
     let_go(&held);
     return result;
 }

@@ -12,29 +12,49 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from latecomer.storage.twins.arrays import I64, U64
+from latecomer.storage.twins.intake import pick
 
 Run = tuple[int, U64, I64]
 
 _NONE = np.zeros(0, np.int64)
 
 
-def arrange(hashes: U64, ts: I64, refs: I64, bits: int) -> tuple[U64, I64, I64, Sequence[tuple[int, int, int]], int]:
-    """Events (any order) by slice and code, equal ones as they came: codes, times, references; where each slice begins
-    and ends, as (slice, begin, end); and the latest time. There must be at least one.
-    """
+#: Events by slice and code, equal ones as they came: codes, times, references, and keys as codes have them; where each
+#: slice begins and ends, as (slice, begin, end); and the latest time.
+Arranged = tuple[U64, I64, I64, U64, Sequence[tuple[int, int, int]], int]
+
+
+def arrange(hashes: U64, ts: I64, refs: I64, bits: int) -> Arranged:
+    """Events in any order, at least one, as :data:`Arranged`."""
     mask = (1 << bits) - 1
     codes = (hashes & np.uint64(~mask & (2**63 - 1))) | (ts & mask).view(np.uint64)
     latest = int(np.maximum.reduce(ts))
     first, last = int(np.minimum.reduce(ts)) >> bits, latest >> bits
     if first == last:
         order = codes.argsort(kind="stable")
-        return codes.take(order), ts.take(order), refs.take(order), ((first, 0, len(ts)),), latest
-    slices = ts >> bits
-    order = np.lexsort((codes, slices))
-    slices = slices.take(order)
-    edges = [0, *(np.flatnonzero(np.diff(slices)) + 1).tolist(), len(slices)]
-    parts = [(int(slices[begin]), begin, end) for begin, end in itertools.pairwise(edges)]
-    return codes.take(order), ts.take(order), refs.take(order), parts, latest
+        parts: Sequence[tuple[int, int, int]] = ((first, 0, len(ts)),)
+    else:
+        slices = ts >> bits
+        order = np.lexsort((codes, slices))
+        slices = slices.take(order)
+        edges = [0, *(np.flatnonzero(np.diff(slices)) + 1).tolist(), len(slices)]
+        parts = [(int(slices[begin]), begin, end) for begin, end in itertools.pairwise(edges)]
+    codes = codes.take(order)
+    return codes, ts.take(order), refs.take(order), codes & np.uint64(~mask & (2**64 - 1)), parts, latest
+
+
+def arrange_each(
+    types: I64, ts: I64, first: int, bits: int, wanted: tuple[tuple[int, U64 | None], ...]
+) -> list[Arranged | None]:
+    """For each pair of a type and the rows' hashes (None: all 0) the rows of the type, arranged; None where there are
+    none. Rows whose type is not negative have the references from ``first`` on.
+    """
+    refs = np.cumsum(types >= 0) - 1 + first
+    found: list[Arranged | None] = []
+    for number, hashes in wanted:
+        own, own_ts, own_refs = pick(types, number, None, hashes, ts, refs)
+        found.append(arrange(own, own_ts, own_refs, bits) if len(own) else None)
+    return found
 
 
 def merge(codes: U64, refs: I64, more: U64, more_refs: I64) -> tuple[U64, I64]:

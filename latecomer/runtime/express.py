@@ -1,0 +1,105 @@
+"""The express road: a batch in which nothing is out of the ordinary, through lanes that answer at once.
+
+Rule: it gives what the road of :class:`latecomer.runtime.engine.Engine` gives, with fewer steps, and is taken where the
+others have nothing to do: all rows could be read in one pass, time is one clock of the events themselves, state is in
+memory, no event breaks its promise, and every level corrects itself. Nobody can tell which road a batch took
+(``tests/test_express.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from latecomer.consistency.policy import AggressivePolicy, adapts
+from latecomer.runtime.intake import Batch
+from latecomer.runtime.lane import Lane
+from latecomer.runtime.reading import Reading
+from latecomer.runtime.timekeeper import Passed, counted
+from latecomer.storage import kernels
+from latecomer.storage.columns import I64
+
+if TYPE_CHECKING:
+    from latecomer.runtime.engine import Engine, Piece
+
+#: State is looked through for what may go when the clock has moved by this part of a slice: each look has its price.
+_PART = 4
+
+
+class Express:
+    """The road for one engine; :meth:`of` says whether there is one."""
+
+    def __init__(self, engine: Engine, lanes: list[Lane]) -> None:
+        self._engine, self._lanes = engine, lanes
+        policies = [lane.policy for lane in lanes]
+        #: An event that is later than this is late for some lane.
+        self.delay = min(p.max_delay for p in policies if isinstance(p, AggressivePolicy))
+        #: For how long events of each type are remembered.
+        self._kept = np.zeros(len(engine.types), np.int64)
+        for lane in lanes:
+            for query in lane.queries:
+                kept = lane.policy.retention(query.pattern.window) or 0
+                np.maximum.at(self._kept, list(query.types), kept)
+        self._tidy_at = -(2**63)
+
+    @classmethod
+    def of(cls, engine: Engine) -> Express | None:
+        lanes = [lane for lane in engine.lanes if isinstance(lane, Lane)]
+        prompt = len(lanes) == len(engine.lanes) and all(
+            isinstance(lane.policy, AggressivePolicy)
+            and lane.pending is None
+            and not any(adapts(query.pattern.plan.level) for query in lane.queries)
+            for lane in lanes
+        )
+        return cls(engine, lanes) if prompt and engine.memory is None and engine.time.by_events_alone else None
+
+    def process(self, batch: Batch, passed: Passed) -> Iterator[Piece]:
+        """As :meth:`Engine.process`, of a batch that was read in one pass and has no event that is late."""
+        engine, reading = self._engine, batch.reading
+        assert reading is not None
+        n = len(batch)
+        engine.counters["events"] += n
+        engine.counters["other_types"] += n - passed.known
+        rows = counted(n) if passed.known == n else (batch.types >= 0).nonzero()[0]
+
+        def floors(_: Batch | None, types: I64, rows: I64) -> I64:
+            floor: I64 = (batch.ts + passed.behind).take(rows) - self._kept.take(types)
+            return floor
+
+        rows = yield from engine.enter(batch, rows, reading.ids, reading.content, floors)
+        first = engine.log.end
+        engine.log_rows(batch, rows, reading.content)
+        clock = engine.time.clock.value
+        tidy = clock >= self._tidy_at
+        if tidy:
+            self._tidy_at = clock + (1 << engine.layout.bits) // _PART
+        for lane in self._lanes:
+            lane.clock = clock
+            lane.policy.advance(clock, None)
+            self._place(lane, batch, reading, first)
+            yield from engine.write(lane.act(engine.time.proofs, tidy))
+        if tidy or engine.log.looks:
+            engine.purge()
+
+    def _place(self, lane: Lane, batch: Batch, reading: Reading, first: int) -> None:
+        """Put the batch's events, whose references begin at ``first``, into the stores of a lane."""
+        stores, wanted, others = [], [], []
+        for selection, store in lane.stores.items():
+            key = selection.key
+            hashes = reading.hashes.get(key[0]) if len(key) == 1 else None
+            if selection.filter or (key and hashes is None):
+                others.append(selection)
+            else:
+                stores.append(store)
+                wanted.append((self._engine.numbers[selection.type], hashes))
+        found = kernels.arrange_each(batch.types, batch.ts, first, lane.layout.bits, tuple(wanted))
+        for store, events in zip(stores, found, strict=True):
+            if events is not None:
+                store.place(events)
+        if others:
+            refs = (batch.types >= 0).cumsum() + (first - 1)
+            selector = self._engine.selector(batch)
+            for selection in others:
+                lane.stores[selection].stage(*selector.picked(selection, None, refs))
