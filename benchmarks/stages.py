@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.harness import Report, table
 from benchmarks.shapes import WORKLOADS
 from benchmarks.speed import FEW, Replay, Setting
-from latecomer.runtime import changes, engine, selection, timekeeper
+from latecomer.runtime import changes, engine, express, timekeeper
 from latecomer.runtime.intake import Intake
 from latecomer.storage import ids, kernels, store
 
@@ -24,11 +24,19 @@ NAMES, BATCHES, MOST_CALLS, EVENTS = ("W1", "W2"), (1, 256, 8_192), 2_000, 1_000
 #: Stages in the order of a batch's road: what they are called, and the functions that do them.
 STAGES: dict[str, list[tuple[Any, str]]] = {
     "columns, types, hashes": [(Intake, "read")],
-    "clock, promises, lateness": [(timekeeper.Timekeeper, "read"), (engine.Engine, "_judge")],
+    "clock, promises, lateness": [
+        (timekeeper.Timekeeper, "pass_by"),
+        (timekeeper.Timekeeper, "read"),
+        (engine.Engine, "_judge"),
+    ],
     "ids": [(engine, "enter"), (ids.IdIndex, "tend")],
-    "event log": [(engine.Engine, "_log_rows"), (engine.Engine, "_purge")],
-    "events by type": [(selection.Selector, "picked")],
-    "stores: sort, merge, purge": [(store.Store, "stage"), (store.Store, "commit"), (store.Store, "purge")],
+    "event log": [(engine.Engine, "log_rows"), (engine.Engine, "purge")],
+    "stores: sort, merge, purge": [
+        (express.Express, "_place"),
+        (store.Store, "stage"),
+        (store.Store, "commit"),
+        (store.Store, "purge"),
+    ],
     "joins": [(kernels, "follow"), (kernels, "resume")],
     "changes": [(changes.ChangeWriter, "write")],
 }

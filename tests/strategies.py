@@ -70,9 +70,12 @@ class Case:
     clock: str = "stream"
     declared: tuple[str, ...] = ()
     squeeze: str = ""  # see squeeze.py
+    bare: bool = False  # the stream says nothing of sources and promises
 
     def __str__(self):
-        lines = [f"unit={self.unit} ids={self.ids.__name__} clock={self.clock} declared={self.declared}"]
+        lines = [
+            f"unit={self.unit} ids={self.ids.__name__} clock={self.clock} declared={self.declared} bare={self.bare}"
+        ]
         lines += [f"squeeze={self.squeeze!r} cuts={sorted(self.cuts)}"]
         lines += [f"query {a.name!r}, {a.level}:\n{a.text}" for a in self.asked]
         lines += [f"  {number:2} {' '.join(map(str, step))}" for number, step in enumerate(self.steps)]
@@ -81,6 +84,8 @@ class Case:
     __repr__ = __str__
 
     def stream(self):
+        if self.bare:
+            return lc.Stream(id="id", unit=self.unit)
         clock = {"clock": self.clock, "sources": self.declared or None}
         return lc.Stream(id="id", source="source", unit=self.unit, punctuation=PUNCTUATION, **clock)
 
@@ -290,11 +295,11 @@ def arrivals(pick, found, most, scale):
     return [e for e, _ in order]
 
 
-def make(pick, kinds=ALL_LEVELS, promise=None, queries=1, most=12, plain=False, sources=True):
+def make(pick, kinds=ALL_LEVELS, promise=None, queries=1, most=12, plain=False, sources=True, bare=None):
     """A whole run. With ``promise`` all levels' promises hold; without it they are broken freely; None picks which.
 
     ``plain``: no duplicates, no malformed rows, no clock from elsewhere. ``sources``: clocks and punctuation per source
-    too.
+    too. ``bare``: neither these nor any punctuation; None picks where it may.
     """
     promise = pick([True, False]) if promise is None else promise
     scale = pick([1, 1, 1, 1, 1000, 2**40])
@@ -309,14 +314,15 @@ def make(pick, kinds=ALL_LEVELS, promise=None, queries=1, most=12, plain=False, 
     distances = [0, *(n // scale for q in queries for n in reach(q, unit))]
     found = events(pick, pattern, distances, ids, scale, offset, most)
     steps = [("row", e) for e in arrivals(pick, found, min(allowed) if promise and allowed else None, scale)]
-    for _ in range(pick(range(7))):
+    bare = (clock == "stream" and pick([True, False])) if bare is None else bare
+    for _ in range(0 if bare else pick(range(7))):
         steps = punctuated(pick, steps, promise, scale, offset, sources)
     for _ in range(0 if plain else pick([0, 0, 1, 2])):
         steps = spoiled(pick, steps, promise, allowed, scale, offset)
-    steps = remembered(Case(queries, tuple(steps), unit=unit, ids=ids, clock=clock, declared=declared))
+    steps = remembered(Case(queries, tuple(steps), unit=unit, ids=ids, clock=clock, declared=declared, bare=bare))
     often = pick([1, 2, 3, 1000])
     cuts = frozenset(n for n in range(len(steps)) if pick(range(often)) == 0)
-    return Case(queries, tuple(steps), cuts, unit, ids, clock, declared, pick(squeeze.KINDS))
+    return Case(queries, tuple(steps), cuts, unit, ids, clock, declared, pick(squeeze.KINDS), bare)
 
 
 def punctuated(pick, steps, promise, scale, offset, sources):

@@ -138,8 +138,10 @@ class Lane:
             yield from self._advance(query, self._horizons(query, proofs), proofs)
         for store in self.stores.values():
             store.commit()
+        waits = self.pending.earliest() if self.pending else None
+        self._raise_floors(proofs, waits)
         if tidy:
-            self._purge(proofs)
+            self._purge(proofs, waits)
 
     def _picked(self, selector: Selector, accepted: Any, refs: I64) -> dict[Selection, Picked]:
         """The batch's accepted events, by selection."""
@@ -272,14 +274,16 @@ class Lane:
         if len(rows):
             yield Delta(query.number, True, rows)
 
-    def _purge(self, proofs: Proofs) -> None:
-        waits = self.pending.earliest() if self.pending else None
+    def _raise_floors(self, proofs: Proofs, waits: int | None) -> None:
+        """``waits``: the time of the earliest event that is pending."""
         for query in self.queries:
             floor = self.policy.floor(proofs.least(query.types), query.pattern.window)
             query.complete = max(query.complete, floor)  # what waits keeps state longer, and changes no answer by that
             if waits is not None:
                 floor = min(floor, waits - query.pattern.window)
             query.floor = max(query.floor, floor)
+
+    def _purge(self, proofs: Proofs, waits: int | None) -> None:
         for selection, store in self.stores.items():
             floor = min(q.floor for q in self._users[selection])
             if floor > BEGINNING:

@@ -1,0 +1,152 @@
+"""Nobody can tell which road a batch took: the express road, or the one with all steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import latecomer as lc
+from latecomer.runtime.express import Express
+from latecomer.storage.store import View
+from tests.strategies import act, cases
+
+
+def ordinary(runtime):
+    """The same runtime without an express road."""
+    if runtime._engine is not None:
+        runtime._engine.express = None
+    return runtime
+
+
+def told(runtime, action):
+    """What the runtime says, row by row, and what it has counted since the start."""
+    out = act(runtime, action)
+    return repr((out.changes.to_pylist(), out.late.to_pylist(), runtime.counters))
+
+
+@settings(max_examples=300)
+@given(cases(kinds=(lc.Aggressive,), queries=3, sources=False, bare=True), st.data())
+def test_every_batch_says_the_same_on_both_roads(case, data):
+    one, other = case.runtime(), case.runtime()
+    for action, _ in case.batches():
+        assert told(one, action) == told(ordinary(other), action)
+        if data.draw(st.integers(0, 4)) == 0:
+            one, other = map(lc.Runtime.restore, (other.snapshot(), one.snapshot()))  # each goes on from the other's
+    assert one.finish().changes.to_pylist() == ordinary(other).finish().changes.to_pylist()
+
+
+def stream(n, keys, late, seed, first=0):
+    """Events of a batch or more, some of them late by up to 40, some twice, some of no use."""
+    rng = np.random.default_rng(seed)
+    at = np.arange(first, first + n)
+    ts = at // 3 - np.where(rng.random(n) < late, rng.integers(1, 40, n), 0)
+    ids = np.where(rng.random(n) < 0.02, at - rng.integers(1, 30, n), at)
+    kinds = np.array(list("ABCDX"))[rng.integers(0, 5, n)]
+    return pa.record_batch(
+        {
+            "id": ids,
+            "type": kinds,
+            "ts": ts,
+            "k": rng.integers(0, keys, n),
+            "j": rng.integers(0, 3, n),
+            "x": rng.random(n),
+        }
+    )
+
+
+QUERIES = {
+    "one key": "PATTERN SEQ(A a, !B b, C c) WHERE [k] WITHIN 60 s",
+    "two keys": "PATTERN SEQ(A a, B b, C c) WHERE [k] AND [j] AND c.x > a.x WITHIN 40 s",
+    "no key": "PATTERN SEQ(A a, D d) WHERE a.x > 0.99 AND d.x > 0.9 WITHIN 20 s",
+    "leading": "PATTERN SEQ(!D d, A a, C c) WHERE [k] WITHIN 30 s",
+    "trailing": "PATTERN SEQ(A a, C c, !B b) WHERE [k] WITHIN 30 s",
+    "by float": "PATTERN SEQ(A a, C c) WHERE a.x = c.x WITHIN 30 s",
+}
+
+
+@pytest.mark.parametrize("size", [1, 7, 500, 4_000])
+@pytest.mark.parametrize("keys", [1, 20, 3_000])
+def test_long_streams_say_the_same_on_both_roads(size, keys):
+    """With state that is purged, ids that are forgotten, and clocks of several lanes."""
+    delays = [40, 40, 45, 60, 40, 40]
+    queries = [
+        lc.Query(text, name=name, level=lc.Aggressive(delay, patience))
+        for (name, text), delay, patience in zip(QUERIES.items(), delays, [0, 0, 0, 0, 0, 5], strict=True)
+    ]
+    one, other = (lc.Runtime(lc.Stream(id="id", unit="s"), queries) for _ in range(2))
+    n = {1: 1_500, 7: 6_000}.get(size, 30_000)
+    whole = stream(n, keys, 0.2, 7)
+    for begin in range(0, n, size):
+        batch = whole.slice(begin, size)
+        assert told(one, ("process", batch)) == told(ordinary(other), ("process", batch))
+    one._engine._check()
+    assert one._engine.log.held < 0.8 * n or n < 2_000, "nothing was forgotten"
+    for lane, twin in zip(one._engine.lanes, other._engine.lanes, strict=True):
+        for store, same in zip(lane.all_stores(), twin.all_stores(), strict=True):
+            assert same.count(View.OLD) <= store.count(View.OLD) <= 1.5 * same.count(View.OLD) + 100
+
+
+class Counted(Express):
+    """Counts the batches that take the road."""
+
+    def process(self, batch, passed):
+        self.taken = getattr(self, "taken", 0) + 1
+        return super().process(batch, passed)
+
+
+def counted(level=None, **options):
+    query = lc.Query(QUERIES["one key"], level=level or lc.Aggressive("40 s"))
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s", **options), query)
+    runtime.process(stream(10, 3, 0, 1))
+    if runtime._engine.express is not None:
+        runtime._engine.express = Counted.of(runtime._engine)
+    return runtime
+
+
+def taken(runtime, *batches, **options):
+    """How many of the batches took the express road."""
+    express = runtime._engine.express
+    for batch in batches:
+        runtime.process(batch, **options)
+    return 0 if express is None else getattr(express, "taken", 0)
+
+
+def test_plain_batches_take_the_express_road():
+    batches = [stream(20, 3, 0, seed, first=20 * seed) for seed in range(1, 6)]
+    assert taken(counted(), *batches) == 5
+    assert taken(counted(), batches[0], cuts=[3]) == 0
+    assert taken(counted(), batches[0], clocks=np.arange(20)) == 0
+
+
+def test_a_batch_with_an_event_that_breaks_its_promise_takes_the_other_road():
+    late = pa.record_batch(
+        {"id": [900, 901], "type": ["A", "A"], "ts": [200, 3], "k": [1, 1], "j": [1, 1], "x": [0.0, 0.0]}
+    )
+    runtime = counted()
+    assert taken(runtime, late) == 0
+    [reasons] = runtime.counters["late"].values()
+    assert reasons == {"after_max_delay": 1}
+
+
+@pytest.mark.parametrize(
+    ("level", "options"),
+    [
+        (lc.KSlack("40 s"), {}),
+        (lc.Conservative(), {}),
+        (lc.Aggressive("40 s", retractions=0.1), {}),
+        (lc.Aggressive("40 s"), {"source": "j"}),
+        (lc.Aggressive("40 s"), {"max_ahead": "5 s"}),
+    ],
+)
+def test_there_is_no_express_road_where_other_steps_have_something_to_do(level, options):
+    assert counted(level, **options)._engine.express is None
+
+
+def test_there_is_no_express_road_where_rows_may_be_promises():
+    query = lc.Query(QUERIES["one key"], level=lc.Aggressive("40 s"))
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s", punctuation="P"), query)
+    runtime.process([{"id": 1, "type": "A", "ts": 1, "k": 1, "of": "A"}])
+    assert runtime._engine.express is None
