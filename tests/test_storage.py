@@ -27,15 +27,21 @@ from latecomer.storage.store import CodeLayout, Store, View
 
 
 @pytest.mark.parametrize("smallest", [2, 64, 4_096])
+@pytest.mark.parametrize("high", [False, True])
 @given(st.data(), st.sampled_from([32, 44, 60]), st.sampled_from([1, 1 << 31, 1 << 33]), st.sampled_from([1, 8, 8_192]))
-def test_the_id_index_remembers_what_it_must(smallest: int, data: st.DataObject, shift: int, apart: int, step: int):
-    """Each mark is entered once, whatever the hand is doing; only what may be forgotten is."""
+def test_the_id_index_remembers_what_it_must(
+    smallest: int, high: bool, data: st.DataObject, shift: int, apart: int, step: int
+) -> None:
+    """Each mark is entered once, whatever the hand is doing; only what may be forgotten is. ``high``: the homes are
+    the last ones.
+    """
     with mock.patch.multiple(ids, _SMALLEST=smallest, _STEP=step, _STRETCH=max(step, 512)):
         index, known, floor, end = IdIndex(), dict[int, int](), 0, apart
         for kind, n in data.draw(st.lists(st.tuples(st.sampled_from("eeeeafrmdp"), st.integers(1, 40)), max_size=30)):
             # Few bits of the mark differ where the shift is large: long chains, also over the table's end.
             drawn = data.draw(st.lists(st.integers(0, 60), min_size=n, max_size=n))
             hashes = np.array(drawn, np.uint64) << np.uint64(shift)
+            hashes = ~hashes if high else hashes
             if kind == "f":
                 floor = data.draw(st.integers(floor, end))
             if kind == "r":
@@ -126,6 +132,22 @@ def test_the_id_index_tells_what_it_is_about_to_take() -> None:
         index.enter(rng.integers(0, 2**63, n).astype(np.uint64), np.arange(end, end + n))
         end += n
         assert index.nbytes <= 1.1 * most  # the hand goes on to the next free place
+
+
+def test_a_table_whose_length_suits_stays() -> None:
+    """The hand goes around within it, while as many ids come as are forgotten."""
+    index, rng, tables = IdIndex(), np.random.default_rng(5), set[int]()
+    laps = 0
+    for end in range(0, 300_000, 500):
+        begun = index.tend(500, lambda refs, floor=end - 10_000: refs >= floor)
+        index.enter(rng.integers(0, 2**64, 500, np.uint64), np.arange(end, end + 500))
+        if end > 100_000:
+            laps, tables = laps + begun, tables | {id(index._table)}
+    index._check()
+    assert laps > 10 and len(tables) <= 2 and 10_000 < len(index) < 30_000
+    table = index._table
+    index.tend(100_000, lambda refs: refs < 0)  # far more come
+    assert index._next is not None or index._table is not table
 
 
 @pytest.mark.parametrize("apart", [1, 1 << 31, 1 << 33])

@@ -3,15 +3,17 @@
 An open-addressing hash table of (32-bit mark of the id's hash, event-log reference), filled and read a whole batch at a
 time. It proposes; the caller compares the real ids in the event log.
 
-Entries are forgotten, and room is made, on the way to a new table: a *hand* goes once around the old one and carries
-over what is still wanted, a stretch with each few ids that are entered, so that no batch pays for all of it. The order
-of homes is that of marks, whatever a table's size; so a mark's home in the old table tells in which of the two it is.
+Entries are forgotten, and room is made, by a *hand* that goes once around the table and takes out what is there, a
+stretch with each few ids that are entered, so that no batch pays for all of it. What is still wanted it puts back where
+it was taken from, or, where the table is too short or too long for it, into a new one. The order of homes is that of
+marks, whatever a table's size; so a mark's home in the old table tells in which of the two it is.
 
 An entry takes 8 bytes: references are kept in 32 bits, unless they lie further apart than that. A table is from 1.6 to
-3.25 times as long as it has entries: 13 to 26 bytes of memory for each. What the hand has passed goes back.
+3.4 times as long as it has entries: 13 to 27 bytes of memory for each. What the hand has passed on the way to a new
+table goes back.
 
 Invariants (``_check``): no more than ten sixteenths of the table are full; every entry can be found from its mark; the
-place where the hand began was free then, and no entry's home lies behind the hand in the old table.
+place where the hand began was free then; where there is a new table, no entry's home lies behind the hand in the old.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ Bools = npt.NDArray[np.bool_]
 _FREE = np.uint32(0)
 _SMALLEST = 4_096
 #: Size over count of a new table: a batch's probes take as many rounds as the longest chain has links.
-_SPARSE = 3.25
+_SPARSE = 3
+#: A table stays where one that is not so many times as long or as short would do.
+_SUITS = 9 / 8
 #: The hand begins once so many sixteenths of the table are full, and is around before so many are.
 _BEGIN, _END = 9, 10
 _STEP = 1 << 11  # places that the hand goes at least, so that its calls cost little for each
@@ -106,7 +110,8 @@ class IdIndex:
         self._table = _Table(_SMALLEST, wide=False)
         self._count = 0
         self._base = self._last = 0  # references are from here to there
-        self._next: _Table | None = None  # where the hand carries entries
+        self._going = False  # whether the hand is under way
+        self._next: _Table | None = None  # where it carries entries; None: they stay in this table
         self._first = self._done = 0  # where the hand began, and how many homes it has passed
         self._pace = self._due = 0  # places that the hand goes for each entry, and that it has yet to go
         self._next_base = 0  # the least reference that the hand has carried over, or that was entered meanwhile
@@ -197,11 +202,11 @@ class IdIndex:
         refs = [self._at(table, at) for table, at in zip(tables, places, strict=True)]
         return np.concatenate(marks), np.concatenate(refs)
 
-    # --- the way to a new table --------------------------------------------------------------------------------------
+    # --- the hand ----------------------------------------------------------------------------------------------------
 
     def due(self, n: int) -> bool:
         """Whether :meth:`tend` must be called before ``n`` more entries are entered."""
-        if self._next is None:
+        if not self._going:
             return 16 * (self._count + n) > _BEGIN * len(self._table)
         return self._due + n * self._pace >= _STEP or self._full(n)
 
@@ -211,11 +216,11 @@ class IdIndex:
 
     def tend(self, n: int, keep: Callable[[I64], Bools]) -> bool:
         """Make room for ``n`` more entries, and forget some of those whose references ``keep`` does not mark; whether
-        that began a new table.
+        the hand has begun to go around.
         """
         begun = False
         while self.due(n):
-            if self._next is None:
+            if not self._going:
                 coming = max(_END * len(self._table) // 16 - self._count, 0)
                 self._begin(n, self._count if begun else self._wanted(keep), coming)
                 begun = True
@@ -242,25 +247,26 @@ class IdIndex:
         return self._count - self._count * gone // max(len(some), 1)
 
     def _begin(self, n: int, kept: int, meanwhile: int) -> None:
-        """Begin to go to a new table, for ``n`` more and those that come until the hand is around (``meanwhile``)."""
+        """Begin to go around, so that there is room for ``n`` more and those that come until then (``meanwhile``)."""
         old, size = self._table, len(self._table)
         least = self._count + meanwhile + n + 1  # there is room for all, whatever is kept
         places = max(_SMALLEST, int(_SPARSE * (kept + meanwhile + n)), least)
-        self._next = _Table(places, wide=old.refs.dtype == np.int64)
+        if size < least or not places / _SUITS <= size <= places * _SUITS:
+            self._next = _Table(places, wide=old.refs.dtype == np.int64)
+        self._going = True
         self._first, self._done = old.free_from(0) % size, 0
         self._pace, self._due = -(-size // max(meanwhile - n, 1)), 0
         self._next_base = self._last
 
     def _finish(self, keep: Callable[[I64], Bools]) -> None:
-        while self._next is not None:
+        while self._going:
             self._carry(_STRETCH, keep)
 
     def _carry(self, places: int, keep: Callable[[I64], Bools]) -> None:
         """Let the hand go on by so many places, and to the next free one."""
-        old, new = self._table, self._next
-        assert new is not None
-        size = len(old)
-        # Entries at a place have their homes there or before, back to the last free place; the hand stays at free ones.
+        old, size = self._table, len(self._table)
+        # Entries at a place have their homes there or before, back to the last free place; the hand stops at free ones.
+        # So what is put back comes to lie where something was taken out, and no entry beyond is looked for from there.
         begin = self._first + self._done
         end = old.free_from(min(begin + places, self._first + size))
         self._done = min(end - self._first, size)
@@ -275,11 +281,13 @@ class IdIndex:
             if len(refs):
                 self._next_base = min(self._next_base, int(np.minimum.reduce(refs)))
             self._put(hashes, refs, unique=False)
-        # Entries with homes before the one where the hand began may have come to lie beyond it since.
-        old.give_back(old.free_from(self._first), min(self._first + self._done, size))
+        if self._next is not None:
+            # Entries with homes before the one where the hand began may have come to lie beyond it since.
+            old.give_back(old.free_from(self._first), min(self._first + self._done, size))
         self._due = 0
         if self._done == size:
-            self._table, self._next, self._base = new, None, self._next_base
+            self._table, self._next, self._base = self._next or old, None, self._next_base
+            self._going = False
             self._first = self._done = self._pace = 0
 
     # --- state -------------------------------------------------------------------------------------------------------
@@ -295,11 +303,11 @@ class IdIndex:
         size = len(self._table)
         if self._next is not None:
             return self._next.nbytes * min(self._due + n * self._pace, size - self._done) // size
-        if not self.due(n):
+        if not (self._full(n) if self._going else self.due(n)):
             return 0
         meanwhile = max(_END * size // 16 - self._count, n)
         entry = self._table.marks.itemsize + self._table.refs.itemsize
-        return int(_SPARSE * (self._count + meanwhile + n)) * entry * n // meanwhile
+        return int(_SPARSE * (self._count + meanwhile + n)) * entry * n // max(meanwhile - n, n)
 
     def dump(self) -> dict[str, Any]:
         """The entries as plain data."""
