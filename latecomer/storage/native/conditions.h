@@ -16,6 +16,9 @@ typedef struct {
     const char *values;
     const int64_t *offsets; /* of texts, which begin at values + (offset - offsets[0]) */
     const npy_bool *valid;  /* NULL: all */
+    const int64_t *words;   /* the values, where they are numbers of 8 bytes and there are no nulls; else NULL */
+    const char *first;      /* where the first value is, or its offset, and how far the next one is from it */
+    npy_intp step;
     npy_intp n;
 } Column;
 
@@ -37,18 +40,15 @@ typedef struct {
     int lost; /* whether a reference was not in the log */
 } Bound;
 
-static inline void bind(Bound *bound, int64_t part, int64_t ref, int64_t ts)
+static inline void bind(Bound *bound, int64_t part, int64_t ref, int64_t ts, int64_t place)
 {
     bound->ref[part] = ref;
     bound->ts[part] = ts;
-    bound->place[part] = -1;
+    bound->place[part] = place;
 }
 
-static int64_t place_of(const Places *places, int64_t ref)
+static int64_t sparse_place(const Places *places, int64_t ref)
 {
-    ref &= places->number;
-    if (ref >= places->dense)
-        return ref - places->dense + places->sparse;
     if (places->plain) {
         int64_t low = 0, high = places->sparse;
         while (low < high) {
@@ -65,6 +65,12 @@ static int64_t place_of(const Places *places, int64_t ref)
         return -1;
     return places->blocks[at >> places->block] + places->within[at] +
            bits_below(places->bytes[at], (int)(off & 7));
+}
+
+static inline int64_t place_of(const Places *places, int64_t ref)
+{
+    ref &= places->number;
+    return ref >= places->dense ? ref - places->dense + places->sparse : sparse_place(places, ref);
 }
 
 /* Where a column's value of a bound component is; -1: it is null (or not in the log, which is an error). */
@@ -205,6 +211,37 @@ static inline Operand outcome(int sign, int64_t set, int null)
 }
 
 #define SIGN(a, b) (((a) > (b)) - ((a) < (b)))
+
+/* An operand that is a constant, or a number of 8 bytes where there are no nulls; 0: it is none. */
+static inline int simple(const Bound *bound, const Op *op, Operand *out)
+{
+    if (op->code != LOAD) {
+        out->as.i = op->a;
+        return op->code == INTEGER || op->code == FLOAT;
+    }
+    const Column *column = bound->columns + op->b;
+    uint64_t at = (uint64_t)bound->place[op->a];
+    if (!column->words || column->kind == UNSIGNED || at >= (uint64_t)column->n)
+        return 0;
+    out->as.i = column->words[at];
+    return 1;
+}
+
+static int passes(Bound *bound, const Condition *condition);
+
+/* The same as passes(), at once where two simple operands are compared, as most conditions do. */
+static inline int passes_soon(Bound *bound, const Condition *condition)
+{
+    const Op *op = condition->ops;
+    Operand a, b;
+    if (condition->count == 3 && simple(bound, op, &a) && simple(bound, op + 1, &b)) {
+        if (op[2].code == COMPARE)
+            return op[2].a >> (SIGN(a.as.i, b.as.i) + 1) & 1;
+        if (op[2].code == COMPARE_F)
+            return a.as.f == a.as.f && b.as.f == b.as.f && (op[2].a >> (SIGN(a.as.f, b.as.f) + 1) & 1);
+    }
+    return passes(bound, condition);
+}
 
 /* Whether a condition is true of what is bound, in SQL's logic (`runtime/values.py` says what each code means). */
 static int passes(Bound *bound, const Condition *condition)

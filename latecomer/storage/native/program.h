@@ -41,6 +41,7 @@ typedef struct {
     int64_t hashed; /* the bits of a hash that count */
     int64_t parts, sources, columns;
     const int64_t *layout; /* kind and width of each column */
+    uint64_t wanted[MOST_PARTS]; /* of each component: columns, of the first 64, that are read of its events */
     int64_t bound; /* components that seeds bind */
     const int64_t *bind;
     Move first; /* what is decided by the seed alone; its look is not used but for tests */
@@ -133,6 +134,13 @@ static int sound(const Condition *condition, const Program *program)
     return depth == 1;
 }
 
+/* A column is read of a component's events. */
+static void want(Program *program, int64_t part, int64_t column)
+{
+    if (column >= 0 && column < 64)
+        program->wanted[part] |= UINT64_C(1) << column;
+}
+
 static void read_look(Reader *reader, Look *look)
 {
     look->part = A_PART(reader);
@@ -150,6 +158,10 @@ static void read_look(Reader *reader, Look *look)
             reader->fine = layout[2 * own] == layout[2 * other] && layout[2 * own + 1] == layout[2 * other + 1];
         else if (reader->fine && (own >= 0 || other >= 0))
             reader->fine = layout[2 * (own >= 0 ? own : other)] == SIGNED;
+        if (reader->fine) {
+            want(reader->program, look->part, own);
+            want(reader->program, link->other, other);
+        }
     }
 }
 
@@ -161,6 +173,9 @@ static void read_tests(Reader *reader, Look *look)
         look->test[i].count = next_word(reader, 1, 1 << 16);
         look->test[i].ops = (const Op *)next_words(reader, look->test[i].count, 3);
         reader->fine = reader->fine && sound(look->test + i, reader->program);
+        for (const Op *op = look->test[i].ops; reader->fine && op < look->test[i].ops + look->test[i].count; op++)
+            if (op->code == LOAD)
+                want(reader->program, op->a, op->b);
     }
 }
 

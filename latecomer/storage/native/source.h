@@ -1,8 +1,8 @@
 /* Source: where the events of one view of a store are found, by key and time range.
  *
- * A Walk goes through the events of one key from one time to another, a stretch of memory at a time; whoever joins asks
- * nothing else of a source but walks and nearest events. Rows that come one after another are foreseen: what they will
- * look at in large runs is fetched at once.
+ * Rows are looked up a few at a time, in one run after another: what is looked at for each of them is fetched before the
+ * first one looks, and no look has to wait for a branch that was foreseen wrongly. Whoever joins gives rows to a Search
+ * and gets stretches of events, or asks for the nearest events of rows.
  */
 
 /* The first place from which on codes are not below `code`, sought from `hint` on in either direction. */
@@ -40,9 +40,8 @@ typedef struct {
     int64_t slice, base;
     const uint64_t *codes;
     const int64_t *refs;
-    npy_intp n, begin, end; /* begin, end: where the last one was found, the next one is likely near */
-    double density;         /* codes in two units of code, were they spread evenly */
-    int guessed;            /* whether places are guessed rather than sought from where the last one was; see expect() */
+    npy_intp n, begin; /* begin: where the last one was found, the next one is likely near */
+    int guessed;       /* whether places are guessed rather than sought from where the last one was; see expect() */
 } Run;
 
 typedef struct {
@@ -50,17 +49,6 @@ typedef struct {
     Py_ssize_t count;
     int64_t bits, mask;
 } Source;
-
-typedef struct {
-    uint64_t key;
-    int64_t lo, hi;
-    Py_ssize_t run; /* where to look next */
-    const uint64_t *codes; /* the stretch: events from `at` up to `stop`; see event() */
-    const int64_t *refs;
-    int64_t base;
-    uint64_t mask;
-    npy_intp at, stop;
-} Walk;
 
 static void source_done(Source *source)
 {
@@ -106,8 +94,7 @@ static int source_of(PyObject *given, int64_t bits, Source *source)
         runs[i].codes = PyArray_DATA(own[0]);
         runs[i].refs = PyArray_DATA(own[1]);
         runs[i].n = PyArray_DIM(own[0], 0);
-        runs[i].begin = runs[i].end = 0;
-        runs[i].density = (double)runs[i].n / (double)(INT64_C(1) << 62);
+        runs[i].begin = 0;
         runs[i].guessed = 0;
     }
     return 1;
@@ -127,79 +114,64 @@ static inline Py_ssize_t first_run(const Source *source, int64_t slice)
     return low;
 }
 
-/* Where a code should be, judged by what is at a place (of a run that is not empty): codes begin with hashes, which are
- * spread evenly. */
-static inline npy_intp guess(const Run *run, uint64_t code, npy_intp place)
-{
-    if (place >= run->n)
-        place = run->n - 1;
-    double away = (double)((int64_t)(code >> 1) - (int64_t)(run->codes[place] >> 1)) * run->density;
-    if (away <= -(double)place)
-        return 0;
-    return away >= (double)(run->n - 1 - place) ? run->n - 1 : place + (npy_intp)away;
-}
-
-#define WIDTH 16                 /* codes about a guess */
-#define LARGE (INT64_C(1) << 16) /* codes of a run that a cache hardly holds */
-#define APART 64                 /* codes between one row's and the next one's */
+#define AHEAD 16      /* rows that are looked up at once */
+#define STRETCHES 128 /* looks of them at once */
+#define WIDTH 32      /* codes about a guess */
 
 /* So many rows will be looked up, in order of their keys. A guess is cheaper than a search from where the last row was
- * found if memory is slow, or if that is far away. */
+ * found unless most rows are found at the same place. */
 static inline void expect(Source *source, npy_intp rows)
 {
-    for (Py_ssize_t r = 0; r < source->count; r++) {
-        Run *run = source->runs + r;
-        run->guessed = run->n >= LARGE || run->n >= APART * (rows + 1);
-    }
+    for (Py_ssize_t r = 0; r < source->count; r++)
+        source->runs[r].guessed = source->runs[r].n > WIDTH && 2 * source->runs[r].n >= rows;
 }
 
-/* The first place of a run from which on codes are not below `code`; `hint`: a place that was looked at before. */
-static inline npy_intp find(const Run *run, uint64_t code, npy_intp hint)
+/* Where a code should be, judged by what is at a place: codes begin with hashes of 63 bits, which are spread evenly. */
+static inline npy_intp guess(const uint64_t *codes, npy_intp n, uint64_t code, npy_intp place)
 {
-    if (!run->guessed)
-        return seek(run->codes, run->n, code, hint);
-    npy_intp place = guess(run, code, guess(run, code, hint)), low = place - WIDTH / 2;
-    if (low > 0 && low + WIDTH < run->n && run->codes[low - 1] < code && run->codes[low + WIDTH - 1] >= code) {
-        for (int step = WIDTH / 2; step; step >>= 1) /* without a branch that could be foreseen wrongly */
-            low += step & -(npy_intp)(run->codes[low + step - 1] < code);
-        return low;
-    }
-    return seek(run->codes, run->n, code, place);
+    int64_t away = (int64_t)(code - codes[place]) >> 32;
+    place += (npy_intp)(away * n >> 31);
+    place = place < n - 1 ? place : n - 1;
+    return place > 0 ? place : 0;
 }
 
-#define AHEAD 16 /* rows whose memory is fetched at once */
-
-/* Fetch what rows will look at in large runs, all at once: each look would wait for memory alone. At most AHEAD keys;
- * `first` to `last`: the slices of all of them. */
-static inline void foresee(const Source *source, const uint64_t *keys, npy_intp n, int64_t first, int64_t last)
+/* The first place from which on codes are not below `code`, near a guess; where it is that near, it is found without a
+ * branch that could be foreseen wrongly. */
+static inline npy_intp settle(const uint64_t *codes, npy_intp n, uint64_t code, npy_intp place)
 {
-    npy_intp places[AHEAD];
-    for (Py_ssize_t r = first_run(source, first); r < source->count && source->runs[r].slice <= last; r++) {
-        const Run *run = source->runs + r;
-        if (!run->guessed)
-            continue;
-        for (npy_intp i = 0; i < n; i++) {
-            places[i] = guess(run, keys[i], run->begin);
-            PREFETCH(run->codes + places[i]);
+    npy_intp low = place - WIDTH / 2;
+    low = low < n - WIDTH ? low : n - WIDTH;
+    low = low > 1 ? low : 1;
+    const uint64_t *at = codes + low;
+    if (!((at[-1] < code) & (at[WIDTH - 1] >= code)))
+        return seek(codes, n, code, place);
+    at += 4 * ((npy_intp)(at[3] < code) + (at[7] < code) + (at[11] < code) + (at[15] < code) + (at[19] < code) +
+               (at[23] < code) + (at[27] < code));
+    at += (npy_intp)(at[0] < code) + (at[1] < code) + (at[2] < code);
+    return at - codes;
+}
+
+/* For each code the first place of a run from which on codes are not below it, step by step for all of them, so that
+ * they wait for memory together. */
+static inline void find_all(Run *run, const uint64_t *code, npy_intp count, npy_intp *at)
+{
+    const uint64_t *codes = run->codes;
+    npy_intp n = run->n, hint = run->begin < n ? run->begin : n - 1;
+    if (run->guessed) {
+        for (npy_intp i = 0; i < count; i++) {
+            at[i] = guess(codes, n, code[i], hint);
+            PREFETCH(codes + at[i]);
         }
-        for (npy_intp i = 0; i < n; i++) {
-            places[i] = guess(run, keys[i], places[i]);
-            PREFETCH(run->codes + places[i]);
-            PREFETCH(run->codes + places[i] + 8);
+        for (npy_intp i = 0; i < count; i++) {
+            at[i] = guess(codes, n, code[i], at[i]);
+            PREFETCH(codes + at[i]);
         }
-    }
-}
-
-/* The same of rows with a time range each. */
-static inline void foresee_rows(const Source *source, const uint64_t *keys, const int64_t *lo, const int64_t *hi,
-                                npy_intp n)
-{
-    int64_t first = INT64_MAX, last = INT64_MIN;
-    for (npy_intp i = 0; i < n; i++) {
-        first = lo[i] < first ? lo[i] : first;
-        last = hi[i] > last ? hi[i] : last;
-    }
-    foresee(source, keys, n, first >> source->bits, last >> source->bits);
+        for (npy_intp i = 0; i < count; i++)
+            at[i] = settle(codes, n, code[i], at[i]);
+    } else
+        for (npy_intp i = 0; i < count; i++)
+            at[i] = i && code[i] == code[i - 1] ? at[i - 1] : (hint = seek(codes, n, code[i], hint));
+    run->begin = at[count - 1];
 }
 
 static inline int nothing_in(const Source *source)
@@ -207,106 +179,174 @@ static inline int nothing_in(const Source *source)
     return !source->count;
 }
 
-/* The codes of a key in a run's slice, from `lo` to `hi`: those from `begin` on and below `end`. */
+/* The codes of a key in a run's slice, from `lo` to `hi`: those from `begin` on and below `end`, which are none where the
+ * slice is earlier or later. */
 static inline void codes_between(const Run *run, uint64_t key, int64_t lo, int64_t hi, int64_t mask, uint64_t *begin,
                                  uint64_t *end)
 {
-    int64_t from = lo <= run->base ? 0 : lo - run->base, to = hi - run->base >= mask ? mask : hi - run->base;
+    int64_t last = run->base + mask;
+    int64_t from = lo <= run->base ? 0 : lo > last ? mask + 1 : lo - run->base;
+    int64_t to = hi < run->base ? 0 : hi >= last ? mask + 1 : hi - run->base + 1;
     *begin = key + (uint64_t)from;
-    *end = key + (uint64_t)to + 1;
+    *end = key + (uint64_t)to;
 }
 
-/* Begin to walk through the events of `key` with lo <= time <= hi, in no order. */
-static inline void walk(const Source *source, uint64_t key, int64_t lo, int64_t hi, Walk *walk)
-{
-    walk->key = key;
-    walk->lo = lo;
-    walk->hi = hi;
-    walk->codes = NULL;
-    walk->refs = NULL;
-    walk->base = 0;
-    walk->mask = 0;
-    walk->at = walk->stop = 0;
-    walk->run = lo > hi ? source->count : first_run(source, lo >> source->bits);
-}
+/* Rows that are looked up together. */
+typedef struct {
+    npy_intp n;
+    uint64_t key[AHEAD];
+    int64_t lo[AHEAD], hi[AHEAD];
+} Asked;
 
-/* Go on to the next stretch, which is not empty; 0: there is none. */
-static inline int next_stretch(Source *source, Walk *walk)
+/* How many rows from `row` on to look up in the same runs, those from `first` on and before `last`: fewer where their
+ * times lie apart, since each of them is looked up in all these runs. */
+static inline npy_intp together(const Source *source, const Asked *asked, npy_intp row, Py_ssize_t *first,
+                                Py_ssize_t *last)
 {
-    int64_t last = walk->hi >> source->bits;
-    while (walk->run < source->count && source->runs[walk->run].slice <= last) {
-        Run *run = source->runs + walk->run++;
-        uint64_t begin, end;
-        codes_between(run, walk->key, walk->lo, walk->hi, source->mask, &begin, &end);
-        run->begin = find(run, begin, run->begin);
-        if (run->begin == run->n || run->codes[run->begin] >= end)
-            continue;
-        walk->codes = run->codes;
-        walk->refs = run->refs;
-        walk->base = run->base;
-        walk->mask = (uint64_t)source->mask;
-        walk->at = run->begin;
-        walk->stop = seek(run->codes, run->n, end, run->begin);
-        return 1;
+    for (npy_intp count = asked->n - row;; count = (count + 1) / 2) {
+        int64_t lo = asked->lo[row], hi = asked->hi[row];
+        for (npy_intp i = row + 1; i < row + count; i++) {
+            lo = asked->lo[i] < lo ? asked->lo[i] : lo;
+            hi = asked->hi[i] > hi ? asked->hi[i] : hi;
+        }
+        *first = first_run(source, lo >> source->bits);
+        *last = first_run(source, (hi >> source->bits) + 1);
+        if (count == 1 || (*last - *first) * count <= STRETCHES)
+            return count;
     }
-    return 0;
 }
 
-/* Reference and time of the event at a place of the stretch. */
-static inline void event(const Walk *walk, npy_intp at, int64_t *ref, int64_t *ts)
+/* What rows want of a run: codes from `begin` on and below `end`. */
+static inline void codes_of(const Source *source, const Run *run, const Asked *asked, npy_intp row, npy_intp count,
+                            uint64_t *begin, uint64_t *end)
 {
-    *ref = walk->refs[at];
-    *ts = (int64_t)(walk->codes[at] & walk->mask) + walk->base;
+    for (npy_intp i = 0; i < count; i++)
+        codes_between(run, asked->key[row + i], asked->lo[row + i], asked->hi[row + i], source->mask, begin + i, end + i);
 }
 
-/* The next event of a walk; 0: there is none. */
-static inline int next_event(Source *source, Walk *walk, int64_t *ref, int64_t *ts)
+/* Events of a run that are of one row's key, from `at` on while codes are below `end`. */
+typedef struct {
+    const Run *run;
+    npy_intp row, at;
+    uint64_t end;
+} Stretch;
+
+/* Rows, and where their events are: a part of the stretches at a time, in the order of rows. */
+typedef struct {
+    Asked asked;
+    npy_intp row;         /* the next one to look up */
+    Py_ssize_t run;       /* -1, or where to go on in the runs for it */
+    npy_intp count, next; /* stretches that are found, the next one to use */
+    Stretch found[STRETCHES + 1]; /* one too many: looks are written before it is known whether they find something */
+    uint8_t order[STRETCHES];     /* of rows */
+} Search;
+
+/* Begin to look up the rows that are asked for. */
+static inline void search(Search *search)
 {
-    if (walk->at == walk->stop && !next_stretch(source, walk))
-        return 0;
-    event(walk, walk->at++, ref, ts);
-    return 1;
+    search->row = search->count = search->next = 0;
+    search->run = -1;
 }
 
-/* The last event of `key` (else the first) with lo <= time <= hi; 0: there is none. */
-static inline int nearest_event(Source *source, uint64_t key, int64_t lo, int64_t hi, int backward, int64_t *ref,
-                                int64_t *ts)
+/* Find the next stretches, which are not empty; 0: there are none. */
+static npy_intp find_stretches(Source *source, Search *search)
 {
-    if (lo > hi)
-        return 0;
-    int64_t first = lo >> source->bits, last = hi >> source->bits;
-    int64_t done = 0; /* the slice in which something was found: those beyond it are farther */
-    int found = 0;
-    Py_ssize_t r = backward ? first_run(source, last + 1) - 1 : first_run(source, first);
-    for (; r >= 0 && r < source->count && source->runs[r].slice >= first && source->runs[r].slice <= last;
-         r += backward ? -1 : 1) {
-        Run *run = source->runs + r;
-        uint64_t begin, end;
-        npy_intp at;
-        if (found && run->slice != done)
-            break;
-        codes_between(run, key, lo, hi, source->mask, &begin, &end);
-        if (backward) {
-            run->end = find(run, end, run->end);
-            at = run->end - 1;
-        } else
-            at = run->begin = find(run, begin, run->begin);
-        if (at < 0 || at == run->n || run->codes[at] < begin || run->codes[at] >= end)
-            continue;
-        int64_t time = (int64_t)(run->codes[at] & (uint64_t)source->mask) + run->base;
-        if (found && (backward ? time <= *ts : time >= *ts))
-            continue;
-        *ref = run->refs[at];
-        *ts = time;
-        done = run->slice;
-        found = 1;
+    uint64_t begin[AHEAD], end[AHEAD];
+    npy_intp at[AHEAD], count = 0, many[AHEAD + 1];
+    while (!count && search->row < search->asked.n) {
+        Py_ssize_t r, last;
+        npy_intp row = search->row, rows = together(source, &search->asked, row, &r, &last);
+        r = search->run < 0 ? r : search->run;
+        if (last - r > STRETCHES)
+            search->run = last = r + STRETCHES;
+        else {
+            search->row += rows;
+            search->run = -1;
+        }
+        for (npy_intp i = 0; i <= rows; i++)
+            many[i] = 0;
+        for (; r < last; r++) {
+            Run *run = source->runs + r;
+            if (!run->n)
+                continue;
+            codes_of(source, run, &search->asked, row, rows, begin, end);
+            find_all(run, begin, rows, at);
+            for (npy_intp i = 0; i < rows; i++) {
+                int some = (at[i] < run->n) & (run->codes[at[i] < run->n ? at[i] : run->n - 1] < end[i]);
+                search->found[count] = (Stretch){run, row + i, at[i], end[i]};
+                count += some;
+            }
+        }
+        for (npy_intp i = 0; i < count; i++)
+            many[search->found[i].row - row + 1]++;
+        for (npy_intp i = 1; i <= rows; i++)
+            many[i] += many[i - 1];
+        for (npy_intp i = 0; i < count; i++)
+            search->order[many[search->found[i].row - row]++] = (uint8_t)i;
     }
-    return found;
+    search->count = count;
+    search->next = 0;
+    return count;
+}
+
+/* The next stretch that may have events left; NULL: there is none. */
+static inline Stretch *stretch_of(Source *source, Search *search)
+{
+    if (search->next == search->count && !find_stretches(source, search))
+        return NULL;
+    return search->found + search->order[search->next];
+}
+
+static inline int64_t time_at(const Source *source, const Run *run, npy_intp at)
+{
+    return (int64_t)(run->codes[at] & (uint64_t)source->mask) + run->base;
+}
+
+/* The last event of each row (`backward`; else the first): `found` is where its reference is, NULL where there is none. */
+static void nearest_events(Source *source, const Asked *asked, int backward, const int64_t **found, int64_t *ts)
+{
+    uint64_t begin[AHEAD], end[AHEAD];
+    npy_intp at[AHEAD], rows;
+    for (npy_intp i = 0; i < asked->n; i++) {
+        found[i] = NULL;
+        ts[i] = backward ? INT64_MIN : INT64_MAX;
+    }
+    for (npy_intp row = 0; row < asked->n; row += rows) {
+        Py_ssize_t r, last;
+        rows = together(source, asked, row, &r, &last);
+        for (; r < last; r++) {
+            Run *run = source->runs + r;
+            if (!run->n)
+                continue;
+            codes_of(source, run, asked, row, rows, begin, end);
+            find_all(run, backward ? end : begin, rows, at);
+            for (npy_intp i = 0; i < rows; i++) { /* beyond the run are no codes of the row */
+                npy_intp own = at[i] - backward;
+                own = own < run->n ? own : run->n - 1;
+                own = own > 0 ? own : 0;
+                uint64_t code = run->codes[own];
+                int64_t time = time_at(source, run, own), best = ts[row + i];
+                int nearer = (code >= begin[i]) & (code < end[i]) & (backward ? time >= best : time < best);
+                ts[row + i] = nearer ? time : best;
+                found[row + i] = nearer ? run->refs + own : found[row + i];
+            }
+        }
+    }
+}
+
+/* Rows from `row` on, of all of them, to look up together. */
+static inline void ask(Asked *asked, const uint64_t *keys, const int64_t *lo, const int64_t *hi, npy_intp row, npy_intp n)
+{
+    asked->n = n - row < AHEAD ? n - row : AHEAD;
+    size_t bytes = (size_t)asked->n * 8;
+    memcpy(asked->key, keys + row, bytes);
+    memcpy(asked->lo, lo + row, bytes);
+    memcpy(asked->hi, hi + row, bytes);
 }
 
 typedef struct {
-    npy_intp row;
-    Walk found; /* at one of its stretches */
+    const Run *run;
+    npy_intp row, at, stop;
 } Hit;
 
 /* join(runs, bits, keys, lo, hi, most) -> (rows, refs, ts) of all events of a row's key from `lo` to `hi`, by row; the
@@ -329,11 +369,11 @@ static PyObject *join(PyObject *self, PyObject *const *args, Py_ssize_t count)
         NPY_BEGIN_THREADS_DEF;
         NPY_BEGIN_THREADS_THRESHOLDED(n);
         expect(&source, n);
-        for (npy_intp i = 0; i < n && !short_of_memory; i++) {
-            Walk own;
-            if (i % AHEAD == 0)
-                foresee_rows(&source, keys + i, lo + i, hi + i, n - i < AHEAD ? n - i : AHEAD);
-            for (walk(&source, keys[i], lo[i], hi[i], &own); next_stretch(&source, &own);) {
+        for (npy_intp row = 0; row < n && !short_of_memory; row += AHEAD) {
+            Search own;
+            const Stretch *next;
+            ask(&own.asked, keys, lo, hi, row, n);
+            for (search(&own); (next = stretch_of(&source, &own)); own.next++) {
                 if (hits == room) {
                     Hit *more = realloc(found, 2 * room * sizeof *found);
                     if (more == NULL) {
@@ -343,8 +383,9 @@ static PyObject *join(PyObject *self, PyObject *const *args, Py_ssize_t count)
                     found = more;
                     room *= 2;
                 }
-                found[hits++] = (Hit){i, own};
-                total += own.stop - own.at;
+                npy_intp stop = seek(next->run->codes, next->run->n, next->end, next->at);
+                found[hits++] = (Hit){next->run, row + next->row, next->at, stop};
+                total += stop - next->at;
             }
         }
         NPY_END_THREADS;
@@ -355,10 +396,11 @@ static PyObject *join(PyObject *self, PyObject *const *args, Py_ssize_t count)
         else if ((owner = fresh(total, NPY_INT64)) && (refs = fresh(total, NPY_INT64)) &&
                  (ts = fresh(total, NPY_INT64))) {
             int64_t *own = DATA(owner), *out = DATA(refs), *times = DATA(ts);
-            for (npy_intp h = 0; h < hits; h++)
-                for (npy_intp at = found[h].found.at; at < found[h].found.stop; at++) {
-                    *own++ = found[h].row;
-                    event(&found[h].found, at, out++, times++);
+            for (const Hit *hit = found; hit < found + hits; hit++)
+                for (npy_intp at = hit->at; at < hit->stop; at++) {
+                    *own++ = hit->row;
+                    *out++ = hit->run->refs[at];
+                    *times++ = time_at(&source, hit->run, at);
                 }
             result = Py_BuildValue("OOO", owner, refs, ts);
         }
@@ -395,12 +437,15 @@ static PyObject *nearest(PyObject *self, PyObject *const *args, Py_ssize_t count
         NPY_BEGIN_THREADS_DEF;
         NPY_BEGIN_THREADS_THRESHOLDED(n);
         expect(&source, n);
-        for (npy_intp i = 0; i < n; i++) {
-            if (i % AHEAD == 0)
-                foresee_rows(&source, keys + i, lo + i, hi + i, n - i < AHEAD ? n - i : AHEAD);
-            out[i] = -1;
-            times[i] = 0;
-            nearest_event(&source, keys[i], lo[i], hi[i], backward, out + i, times + i);
+        for (npy_intp row = 0; row < n; row += AHEAD) {
+            Asked own;
+            const int64_t *found[AHEAD];
+            ask(&own, keys, lo, hi, row, n);
+            nearest_events(&source, &own, backward, found, times + row);
+            for (npy_intp i = 0; i < own.n; i++) {
+                out[row + i] = found[i] ? *found[i] : -1;
+                times[row + i] = found[i] ? times[row + i] : 0;
+            }
         }
         NPY_END_THREADS;
         result = Py_BuildValue("OO", ts, refs);
