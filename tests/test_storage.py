@@ -196,13 +196,16 @@ def now_and_then(*given: int) -> int | None:
 
 @pytest.mark.parametrize("moves", [_MOVE, None, now_and_then])
 @pytest.mark.parametrize("large", [1, 1 << 30])
+@pytest.mark.parametrize("short", [0, 100, 1 << 20])
 @given(actions, st.sampled_from([np.int64, np.int32, np.uint8]), st.sampled_from([0, 8]))
-def test_a_buffer_goes_over_step_by_step(large: int, moves: Any, steps: list[int], kind: type, spare: int) -> None:
+def test_a_buffer_goes_over_step_by_step(
+    short: int, large: int, moves: Any, steps: list[int], kind: type, spare: int
+) -> None:
     """Whatever comes and goes, the live values are the right ones, and what was handed out stays as it was."""
     with (
         mock.patch.object(room, "_move", moves),
         mock.patch.multiple(room, _LARGE=large, _HUGE=1 << 14, _PIECE=4_096, _HUGE_PAGE=8_192),
-        mock.patch.multiple(columns, _FEW=20, _STEP=7),
+        mock.patch.multiple(columns, _FEW=20, _STEP=7, _SHORT=short),
     ):
         buffer, values, fresh = columns.Buffer(np.dtype(kind), spare), np.zeros(0, kind), 0
         handed: list[tuple[np.ndarray, np.ndarray]] = []
@@ -218,6 +221,10 @@ def test_a_buffer_goes_over_step_by_step(large: int, moves: Any, steps: list[int
             assert buffer.live().tolist() == values.tolist() and len(buffer) == len(values)
             assert len(buffer.with_spare()) == len(values) + spare
             assert buffer.nbytes >= values.nbytes
+            if step % 11 == 0:
+                kept = values % 3 > 0
+                buffer.keep(kept)
+                values = values[kept]
             if step % 7 == 0:
                 handed.append((buffer.live()[3:], values[3:]))
         for array, expected in handed:
@@ -237,6 +244,25 @@ def test_a_buffer_takes_no_more_memory_than_it_needs(gives: bool, moves: bool, m
             most = max(most, buffer.nbytes)
     assert buffer.live().tolist() == np.repeat(np.arange(2_800, 3_000), 1_000).tolist()
     assert most <= (1.1 if room._move else 2.6 if room._GIVES else 3.8) * 8 * 200_000
+
+
+def test_a_short_buffer_uses_its_memory_again() -> None:
+    """Memory stays where it is; far less of it is held once far less is needed."""
+    buffer, places = columns.Buffer(np.dtype(np.int64)), set[int]()
+    for turn in range(3_000):
+        buffer.append(np.full(1_000, turn))
+        if turn >= 50:
+            buffer.drop(1_000)
+            assert buffer.nbytes <= 1.4 * 8 * 50_000
+        if turn >= 200:
+            places.add(buffer._data.ctypes.data)
+    assert buffer.live().tolist() == np.repeat(np.arange(2_950, 3_000), 1_000).tolist()
+    assert len(places) == 1
+    for turn in range(3_000, 3_200):
+        buffer.drop(2_000 if len(buffer) > 4_000 else 1_000)
+        buffer.append(np.full(1_000, turn))
+    assert buffer.live().tolist() == np.repeat(np.arange(3_196, 3_200), 1_000).tolist()
+    assert buffer.nbytes <= 8 * 20_000
 
 
 @given(st.lists(st.integers(-40, 400), min_size=1, unique=True), st.integers(0, 1 << 41), st.sampled_from([1, 7, 1000]))

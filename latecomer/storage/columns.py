@@ -3,8 +3,9 @@
 A column is one contiguous piece of memory, so that gathering rows for candidates is one call however many batches
 brought them. Appending is amortised O(1) per value, and never waits for all the others: a column that needs more room
 takes its memory along, or, where the system cannot move memory, copies some of its values with each append that follows
-and goes over once it has them all. The memory of a dropped prefix goes back piece by piece, or, where the system does
-not take it so, once it is as much as what is left.
+and goes over once it has them all. A short column uses the memory of what was dropped again: its values move back to
+the beginning, so that no batch waits for the system to find memory. That of a long one goes back piece by piece, or,
+where the system does not take it so, once it is as much as what is left.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ def every(mask: Array) -> bool:
 _FEW = 1 << 15
 #: Values copied to the new memory for each one that is appended, and how many at least together.
 _RATE, _STEP = 16, 1 << 12
+#: Bytes of values that move back at once, where what was dropped before them is as much as one in so many of them.
+_SHORT, _BACK = 3 << 18, 4
 #: Memory is reserved for so many times as many values as there are; it costs nothing until it is used.
 _AHEAD = 4
 
@@ -51,7 +54,7 @@ class Buffer:
     [2, 3]
     """
 
-    __slots__ = ("_data", "_due", "_end", "_limit", "_next", "_room", "_spare", "_start", "dtype")
+    __slots__ = ("_data", "_due", "_end", "_limit", "_next", "_room", "_spare", "_start", "_used", "dtype")
 
     def __init__(self, dtype: np.dtype[Any], spare: int = 0) -> None:
         """``spare``: so many values behind the live ones are memory that may be read, whatever it holds."""
@@ -65,6 +68,7 @@ class Buffer:
     def _take(self, room: Room) -> None:
         self._room, self._data = room, room.array
         self._limit = self._early()
+        self._used = 0  # before the values moved back: up to where memory has been written to
 
     def _early(self) -> int:
         """From which end on the values must begin to go over: while there is room for half as many as there are."""
@@ -126,6 +130,25 @@ class Buffer:
 
     def drop(self, n: int) -> None:
         self._start += n
+        dead = self._start - self._room.given
+        if len(self) * self.dtype.itemsize <= _SHORT and dead <= len(self) and not (self._next or self._room.seen):
+            if _BACK * dead >= len(self):
+                self._go_back()
+            self._limit = self._early()
+        else:
+            self._release()
+
+    def _go_back(self) -> None:
+        """Let the values move to the beginning of the memory that was not given back."""
+        used, end = max(self._used, self._end), self._room.given + len(self)
+        self._data[self._room.given : end] = self.live()
+        lap = self._end - self._room.given
+        self._start, self._end, self._used = self._room.given, end, used
+        if used - self._start > 2 * lap:  # far less is needed now
+            self._move(0)
+
+    def _release(self) -> None:
+        """Give back what was dropped, as far as the system takes it."""
         self._limit = self._early()
         self._room.give_back(self._start)
         dead = self._start - self._room.given
@@ -147,7 +170,8 @@ class Buffer:
             values = self.live()[begin : begin + _FEW][mask[begin : begin + _FEW]]
             self._data[to - len(values) : to] = values
             to -= len(values)
-        self.drop(to - self._start)
+        self._start = to
+        self._release()
 
     def with_spare(self) -> Array:
         """The live values and the spare ones behind them."""
@@ -157,7 +181,7 @@ class Buffer:
     def nbytes(self) -> int:
         """Bytes written to and not given back; what was only reserved costs nothing yet."""
         copied = 0 if self._next is None else self._next.done - self._next.origin
-        return int((self._end - self._room.given + copied) * self.dtype.itemsize)
+        return int((max(self._end, self._used) - self._room.given + copied) * self.dtype.itemsize)
 
 
 class _Copy:
