@@ -377,11 +377,7 @@ static void follow_done(Follow *f)
     if (f->sources)
         for (int64_t i = 0; i < f->program->sources; i++)
             source_done(f->sources + i);
-    free(f->sources);
-    free(f->latest);
-    free(f->level);
-    free(f->seed_place);
-    free(f->bound.columns);
+    free(f->sources); /* and all that lies behind them */
     free(f->found);
     Py_XDECREF(f->arguments);
     free(f);
@@ -459,16 +455,32 @@ static int places_of(PyObject *given, Places *places)
            integer(part[6], &places->block) && integer(part[7], &places->base) && places->size <= blocks << places->block;
 }
 
+/* The memory of a call, in one piece. 0: there is not as much. */
+static int roomy(Follow *f)
+{
+    const Program *program = f->program;
+    size_t sources = (size_t)program->sources * sizeof *f->sources, columns = (size_t)program->columns * sizeof(Column);
+    size_t latest = (size_t)program->sources * sizeof *f->latest;
+    size_t places = (size_t)program->bound * GROUP * sizeof *f->seed_place;
+    char *memory = malloc(sources + columns + latest + places + (size_t)program->moves * sizeof *f->level);
+    if (memory == NULL)
+        return 0;
+    memset(memory, 0, sources + columns);
+    f->sources = (Source *)memory;
+    f->bound.columns = (Column *)(memory + sources);
+    f->latest = (int64_t *)(memory + sources + columns);
+    f->seed_place = (int64_t *)(memory + sources + columns + latest);
+    f->level = (Level *)(memory + sources + columns + latest + places);
+    return 1;
+}
+
 /* Sources, columns, places and seeds of a call. 0: not usable, or (`nothing`) without matches whatever the seeds. */
 static int prepared(Follow *f, PyObject *const *args, int64_t bits, int *nothing)
 {
     const Program *program = f->program;
     PyObject **sources = items(args[1], program->sources, "sources");
     PyObject **latest = sources ? items(args[9], program->sources, "times") : NULL;
-    if (!latest || !(f->sources = calloc((size_t)program->sources + 1, sizeof *f->sources)) ||
-        !(f->latest = calloc((size_t)program->sources + 1, sizeof *f->latest)) ||
-        !(f->level = malloc(((size_t)program->moves + 1) * sizeof *f->level)) ||
-        !(f->seed_place = malloc((size_t)program->bound * GROUP * sizeof *f->seed_place)))
+    if (!latest || !roomy(f))
         return 0;
     for (int64_t i = 0; i < program->sources; i++)
         if (!source_of(sources[i], bits, f->sources + i) || !integer(latest[i], f->latest + i))
@@ -477,7 +489,7 @@ static int prepared(Follow *f, PyObject *const *args, int64_t bits, int *nothing
         if ((*nothing = nothing_in(f->sources + program->move[i].look.source)))
             return 0;
     PyObject **columns = items(args[3], program->columns, "columns");
-    if (!columns || !(f->bound.columns = calloc((size_t)program->columns + 1, sizeof *f->bound.columns)))
+    if (!columns)
         return 0;
     for (int64_t i = 0; i < program->columns; i++)
         if (!column_of(columns[i], program->layout + 2 * i, f->bound.columns + i))
