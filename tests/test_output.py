@@ -97,12 +97,16 @@ def test_changes_outlive_all_that_they_came_from():
 
 def test_arguments_that_do_not_fit_each_other_are_refused():
     slot, one, two = np.zeros(10, np.uint64), np.zeros(1, np.int64), np.zeros(2, np.int64)
-    for given_slot, ops, ids, first in (
+    for given_slot, ops, refs, first in (
         (np.zeros(9, np.uint64), [(True, 1)], two, one),
         (slot, [(True, 2)], two, one),
-        (slot, [(True, 1)], one, one),
+        (slot, [(True, 1)], two[:0], one),
         (slot, [(True, 1)], two, two),
-        (slot, [(True, 1)], (np.array([0, 1, 3]), np.zeros(2, np.uint8)), one),
+        (slot, [(True, 2)], np.zeros(3, np.int64), two),
     ):
         with pytest.raises(TypeError):
-            kernels.write_changes(given_slot, ops, "q", ids, True, 2, first, one, 0, 0)
+            kernels.write_changes(given_slot, ops, "q", two, True, refs, 0, first, first, 0, 0)
+    texts = np.array([5, 6, 8]), np.zeros(2, np.uint8)
+    for ids, shift in ((two, 3), (two, -2), (texts, -1), (texts, 1)):
+        with pytest.raises(IndexError):
+            kernels.write_changes(slot, [(True, 1)], "q", ids, True, two, shift, one, one, 0, 0)

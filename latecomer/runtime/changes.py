@@ -159,10 +159,10 @@ class ChangeWriter:
 
     def _whole(self, deltas: Sequence[Delta], refs: I64, first: I64, last: I64) -> pa.RecordBatch:
         """The fixed columns, in one go."""
-        ids = self._log.raw(self._id, refs.ravel())
+        ids, places, shift = self._log.raw(self._id, refs.ravel())
         ops = [(d.insert, len(d.rows)) for d in deltas]
-        name, each = self._pattern.plan.name, refs.shape[1]
-        kernels.write_changes(self._slot, ops, name, ids, self._signed, each, first, last, *self._name)
+        name = self._pattern.plan.name
+        kernels.write_changes(self._slot, ops, name, ids, self._signed, places, shift, first, last, *self._name)
         return pa.RecordBatch._import_from_c(self._slot.ctypes.data, self._fixed)
 
     def _by_column(self, deltas: Sequence[Delta], refs: I64, first: I64, last: I64) -> dict[str, pa.Array]:

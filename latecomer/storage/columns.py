@@ -329,7 +329,9 @@ class FixedColumn:
 
 
 def raw_of(values: pa.Array) -> Raw:
-    """Integers, texts or byte strings as they lie in memory, texts with offsets of 64 bits; whatever under nulls."""
+    """Integers, texts or byte strings as they lie in memory, texts with offsets of 64 bits, the first at the first byte;
+    whatever under nulls.
+    """
     kind, buffers, n = values.type, values.buffers(), len(values)
     if pa.types.is_integer(kind):
         width = kind.bit_width // 8
@@ -337,7 +339,7 @@ def raw_of(values: pa.Array) -> Raw:
     large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
     dtype = np.dtype(np.int64 if large else np.int32)
     edges = np.frombuffer(buffers[1], dtype, n + 1, dtype.itemsize * values.offset).astype(np.int64)
-    return edges, _NO_BYTES if buffers[2] is None else np.frombuffer(buffers[2], np.uint8)
+    return edges, _NO_BYTES if buffers[2] is None else np.frombuffer(buffers[2], np.uint8)[edges[0] :]
 
 
 class BytesColumn:

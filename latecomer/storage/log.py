@@ -212,14 +212,17 @@ class EventLog:
         order[paged] = np.arange(len(refs) - np.count_nonzero(paged), len(refs))
         return values.take(pa.array(order))
 
-    def raw(self, name: str, refs: I64) -> Raw:
-        """Values at ``refs`` of a column of integers, texts or byte strings, as they lie in memory (texts with offsets
-        of 64 bits); whatever under nulls.
+    def raw(self, name: str, refs: I64) -> tuple[Raw, I64, int]:
+        """Where the values at ``refs`` of a column of integers, texts or byte strings lie in memory (texts with offsets of
+        64 bits, the first at the first byte; whatever under nulls): among which values, at which places of these, and by
+        how much the places are too large.
         """
         column = self.columns[name]
-        if isinstance(column, FixedColumn) and self._paged(refs) is None:
-            return column.values.live().take(self._at(refs))
-        return raw_of(self.take(name, refs))
+        if isinstance(column, (FixedColumn, BytesColumn)) and self._paged(refs) is None:
+            values, offsets, _ = column.plain()
+            places, _, shift = self._places(refs, refs)
+            return values if offsets is None else (offsets, values), places, shift
+        return raw_of(self.take(name, refs)), np.arange(len(refs)), 0
 
     def equal(self, name: str, refs: I64, other: str, other_refs: I64) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Whether the real values agree, row by row; False where either is null."""

@@ -81,20 +81,36 @@ static void release_changes(ArrowArray *batch)
     batch->release = NULL;
 }
 
-/* The ids of constituents: words of a width, or texts. */
+/* A column of ids, words of a width or texts, and the `n` events of it that are constituents: their references, too large
+ * by `shift`. */
 typedef struct {
-    npy_intp n;
+    npy_intp n, size;
     int width, is_signed; /* width 0: texts */
     const void *words;
-    const int64_t *edges; /* of texts */
+    const int64_t *edges; /* of texts: they begin at the first */
     const uint8_t *letters;
+    const int64_t *refs;
+    int64_t shift;
 } Ids;
 
-static inline uint64_t id_hash(const Ids *ids, npy_intp at, uint64_t salt)
+#define PLACE(ids, i) ((ids)->refs[i] - (ids)->shift)
+
+static inline int64_t id_length(const Ids *ids, int64_t place)
+{
+    return ids->edges[place + 1] - ids->edges[place];
+}
+
+static inline const uint8_t *id_letters(const Ids *ids, int64_t place)
+{
+    return ids->letters + (ids->edges[place] - ids->edges[0]);
+}
+
+static inline uint64_t id_hash(const Ids *ids, npy_intp i, uint64_t salt)
 {
     uint64_t word;
+    int64_t at = PLACE(ids, i);
     switch (ids->width) {
-    case 0: return text_hash(ids->letters + ids->edges[at], ids->edges[at + 1] - ids->edges[at], salt);
+    case 0: return text_hash(id_letters(ids, at), id_length(ids, at), salt);
     case 1: word = ids->is_signed ? (uint64_t)((const int8_t *)ids->words)[at] : ((const uint8_t *)ids->words)[at]; break;
     case 2: word = ids->is_signed ? (uint64_t)((const int16_t *)ids->words)[at] : ((const uint16_t *)ids->words)[at]; break;
     case 4: word = ids->is_signed ? (uint64_t)((const int32_t *)ids->words)[at] : ((const uint32_t *)ids->words)[at]; break;
@@ -103,20 +119,48 @@ static inline uint64_t id_hash(const Ids *ids, npy_intp at, uint64_t salt)
     return mix((word ^ salt) + GOLDEN);
 }
 
+/* Whether all that is referred to lies in the column, and its texts in their bytes. */
+static int ids_lie_within(const Ids *ids, npy_intp letters)
+{
+    for (npy_intp i = 0; i < ids->n; i++) {
+        int64_t at = PLACE(ids, i);
+        if (at < 0 || at >= ids->size)
+            return 0;
+        if (!ids->width && (ids->edges[at] < ids->edges[0] || id_length(ids, at) < 0 ||
+                            ids->edges[at + 1] - ids->edges[0] > letters))
+            return 0;
+    }
+    return 1;
+}
+
+#define GATHER(type)                                                      \
+    for (npy_intp i = 0; own != NULL && i < ids->n; i++)                  \
+        ((type *)own)[i] = ((const type *)ids->words)[PLACE(ids, i)];     \
+    break
+
 static int make_elements(ArrowArray *leaf, const Ids *ids)
 {
-    if (ids->width)
-        return make_words(leaf, ids->n, ids->width, ids->words);
+    if (ids->width) {
+        char *own = make_leaf(leaf, ids->n, ids->n * ids->width, -1);
+        switch (ids->width) {
+        case 1: GATHER(uint8_t);
+        case 2: GATHER(uint16_t);
+        case 4: GATHER(uint32_t);
+        default: GATHER(uint64_t);
+        }
+        return own != NULL;
+    }
     char *letters;
-    int64_t first = ids->edges[0], size = ids->edges[ids->n] - first;
+    int64_t size = 0;
+    for (npy_intp i = 0; i < ids->n; i++)
+        size += id_length(ids, PLACE(ids, i));
     int32_t *edges = make_texts(leaf, ids->n, size, &letters);
-    if (edges == NULL)
-        return 0;
-    for (npy_intp i = 1; i <= ids->n; i++)
-        edges[i] = (int32_t)(ids->edges[i] - first);
-    if (size)
-        memcpy(letters, ids->letters + first, size);
-    return 1;
+    for (npy_intp i = 0; edges && i < ids->n; i++) {
+        int64_t at = PLACE(ids, i), length = id_length(ids, at);
+        memcpy(letters + edges[i], id_letters(ids, at), length);
+        edges[i + 1] = (int32_t)(edges[i] + length);
+    }
+    return edges != NULL;
 }
 
 static int make_ops(ArrowArray *leaf, npy_intp n, PyObject *ops)
@@ -184,46 +228,48 @@ static int make_lists(ArrowArray *leaf, npy_intp n, npy_intp each, Changes *chan
     return 1;
 }
 
-/* write_changes(slot, ops, name, ids, is_signed, each, first, last, name_high, name_low)
+/* write_changes(slot, ops, name, ids, is_signed, refs, shift, first, last, name_high, name_low)
  *
  * Fills `slot`, room for a struct ArrowArray, with the fixed columns of changes, for one import. `ops` is a list of
- * (insert, rows) for as many matches as `first` and `last`, their first and last times, have; `ids` are `each` for every
- * match: words of any width, or (offsets, bytes) of texts.
+ * (insert, rows) for as many matches as `first` and `last`, their first and last times, have; `refs`, too large by `shift`,
+ * are as many for every match, and lead into `ids`: words of any width, or (offsets, bytes) of texts, of which the first
+ * is where the bytes begin.
  */
 static PyObject *write_changes(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Held held = {{0}, 0};
-    npy_intp n = -1, room = -1;
-    int64_t each;
+    npy_intp n = -1, room = -1, letters = -1;
     uint64_t halves[2];
     Py_ssize_t length;
-    if (!expects(count, 10) || !integer(args[5], &each) || !word(args[8], &halves[0]) || !word(args[9], &halves[1]))
+    Ids ids = {.n = -1, .size = -1};
+    if (!expects(count, 11) || !integer(args[6], &ids.shift) || !word(args[9], &halves[0]) || !word(args[10], &halves[1]))
         return NULL;
     const char *name = PyUnicode_AsUTF8AndSize(args[2], &length);
     if (name == NULL)
         return NULL;
-    Ids ids = {.n = -1, .is_signed = PyObject_IsTrue(args[4])};
+    ids.is_signed = PyObject_IsTrue(args[4]);
     ArrowArray *slot = array(args[0], 8, &room, &held);
-    const int64_t *first = slot ? array(args[6], 8, &n, &held) : NULL, *last = first ? array(args[7], 8, &n, &held) : NULL;
-    int good = last != NULL;
+    const int64_t *first = slot ? array(args[7], 8, &n, &held) : NULL, *last = first ? array(args[8], 8, &n, &held) : NULL;
+    int good = last != NULL && (ids.refs = array(args[5], 8, &ids.n, &held));
     if (good && PyTuple_Check(args[3]) && PyTuple_GET_SIZE(args[3]) == 2) {
-        npy_intp edges = -1, letters = -1;
-        good = (ids.edges = array(PyTuple_GET_ITEM(args[3], 0), 8, &edges, &held)) &&
+        good = (ids.edges = array(PyTuple_GET_ITEM(args[3], 0), 8, &ids.size, &held)) &&
                (ids.letters = array(PyTuple_GET_ITEM(args[3], 1), 1, &letters, &held));
-        ids.n = edges - 1;
-        for (npy_intp i = 0; good && i < ids.n; i++)
-            good = ids.edges[i] <= ids.edges[i + 1];
-        good = good && ids.n >= 0 && ids.edges[0] >= 0 && ids.edges[ids.n] <= letters;
+        ids.size--;
     } else if (good) {
         ids.width = PyArray_Check(args[3]) ? (int)PyArray_ITEMSIZE((PyArrayObject *)args[3]) : 8;
         good = (ids.width == 1 || ids.width == 2 || ids.width == 4 || ids.width == 8) &&
-               (ids.words = array(args[3], ids.width, &ids.n, &held));
+               (ids.words = array(args[3], ids.width, &ids.size, &held));
     }
+    npy_intp each = good && n > 0 ? ids.n / n : 1;
     good = good && each > 0 && ids.n == n * each && ids.n <= INT32_MAX && room * 8 >= (npy_intp)sizeof *slot &&
            (void *)slot == DATA(args[0]) && PyArray_ISWRITEABLE((PyArrayObject *)args[0]) && PyList_Check(args[1]);
+    if (!good && !PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "the arguments do not fit each other");
+    if (good && !ids_lie_within(&ids, letters)) {
+        PyErr_SetString(PyExc_IndexError, "a reference is not in the log");
+        good = 0;
+    }
     if (!good) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "the arguments do not fit each other");
         let_go(&held);
         return NULL;
     }
