@@ -26,15 +26,13 @@ FloorAt = Callable[[I64], I64]
 
 
 class Newcomers:
-    """n events of a batch that want to be entered: its ``rows``. ``refs`` are the references they get if all count.
-
-    ``hashes`` and ``content`` are those of all rows of the batch; ``first`` is the first of the references.
+    """n events of a batch that want to be entered: its ``rows``, with the ``hashes`` of their ids and the references
+    that they get if all count, ``refs``; ``content`` is that of all rows of the batch.
     """
 
-    def __init__(self, id_name: str, batch: Batch, rows: I64, hashes: U64, content: U64, first: int) -> None:
+    def __init__(self, id_name: str, batch: Batch, rows: I64, hashes: U64, content: U64, refs: I64) -> None:
         self.id_name, self._batch, self._rows, self._content = id_name, batch, rows, content
-        self.hashes = hashes if len(rows) == len(batch) else hashes.take(rows)
-        self.refs = np.arange(first, first + len(rows))
+        self.hashes, self.refs = hashes, refs
 
     def ids(self, at: I64) -> pa.Array:
         """The ids of some of them."""
@@ -49,15 +47,12 @@ class Newcomers:
         return self._content.take(self._rows)
 
 
-def enter(index: IdIndex, log: EventLog, new: Newcomers, floor_at: FloorAt) -> tuple[Bools, Bools] | None:
-    """Enter the events that count into the index, under references without gaps.
+def resolve(index: IdIndex, log: EventLog, new: Newcomers, open_rows: I64, floor_at: FloorAt) -> tuple[Bools, Bools]:
+    """Decide about the events that found the mark of their id taken (``open_rows``) when all were entered; those that
+    count are entered under references without gaps.
 
-    Returns masks: which repeat an earlier event, and which of those say something else than it did; None when none
-    does.
+    Returns masks: which events repeat an earlier one, and which of those say something else than it did.
     """
-    open_rows = index.enter(new.hashes, new.refs)
-    if not len(open_rows):
-        return None
     n = len(new.refs)
     rows, refs = index.find(new.hashes[open_rows])
     rows = open_rows[rows]

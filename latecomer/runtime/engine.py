@@ -23,7 +23,7 @@ from latecomer.query.plan import Plan
 from latecomer.query.syntax import NEXT_MATCH
 from latecomer.query.types import EVENT_TIME
 from latecomer.runtime.changes import ChangeWriter, change_schema
-from latecomer.runtime.duplicates import Newcomers, enter
+from latecomer.runtime.duplicates import Newcomers, resolve
 from latecomer.runtime.evaluate import Times, compile_truth
 from latecomer.runtime.express import Express
 from latecomer.runtime.intake import OTHER, PUNCTUATION, Batch, Intake
@@ -347,17 +347,22 @@ class Engine:
             if some(repeats):
                 left = (~repeats).nonzero()[0]
                 kept = rows[left]
-        if len(kept):
-            new = Newcomers(self.intake.id_name, batch, kept, hashes, content, self.log.end)
-            found = enter(
+        own = hashes if len(kept) == len(batch) else hashes.take(kept)
+        begin = self.log.end
+        refs = np.arange(begin, begin + len(kept))
+        open_rows = self.ids.enter(own, refs)
+        if len(open_rows):
+            new = Newcomers(self.intake.id_name, batch, kept, own, content, refs)
+            found = resolve(
                 self.ids,
                 self.log,
                 new,
+                open_rows,
                 lambda some: floors(batch, batch.types[kept[some]], kept[some]),
             )
-            if found is not None and left is None:
+            if left is None:
                 repeats, conflicts = found
-            elif found is not None:
+            else:
                 repeats[left], conflicts[left] = found
         if not some(repeats):
             return rows

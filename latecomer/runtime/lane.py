@@ -65,6 +65,7 @@ class QueryState:
         self.negatives = tuple(n.component.type for n in pattern.plan.negations)
         self.negative_types = tuple(type_numbers[name] for name in self.negatives)
         self.type_of = {c.index: type_numbers[c.type] for c in pattern.components}
+        self.stores: list[Store]
         self.matcher: SequenceMatcher
         self.holding: Holding
         self.purge: ProofPurge
@@ -104,6 +105,7 @@ class Lane:
         if paging is not None and paging.batch and not (policy.ordered or self.amends):
             self.pending = Pending(selections, layout.bits, paging)
         for query in self.queries:
+            query.stores = [self.stores[s] for s in query.pattern.selections()]
             query.matcher = matcher_of(query.pattern, self.stores, layout, testers[query.number])
             query.holding = Holding(query.pattern, log, pager)
             if policy.proves:
@@ -135,7 +137,10 @@ class Lane:
     def act(self, proofs: Proofs, tidy: bool) -> Iterator[Delta]:
         """The moves 3 to 6, once the batch's events are in the stores' staging; ``tidy``: purge."""
         for query in self.queries:
-            yield from self._advance(query, self._horizons(query, proofs), proofs)
+            horizons = self._horizons(query, proofs)
+            if len(query.holding) or any([len(store.staged.refs) for store in query.stores]):
+                yield from self._advance(query, horizons, proofs)
+            query.horizons, query.clock = horizons, self.clock
         for store in self.stores.values():
             store.commit()
         waits = self.pending.earliest() if self.pending else None
@@ -191,8 +196,13 @@ class Lane:
         """For each negation up to where all is known. A horizon never moves back, whatever patience does: what has left
         has left.
         """
-        types = zip(query.negative_types, query.negatives, strict=True)
-        now = [self._horizon(type, name, proofs) for type, name in types]
+        if not query.negatives:
+            return query.horizons
+        if self.policy.proves or self.policy.final:
+            types = zip(query.negative_types, query.negatives, strict=True)
+            now = [self._horizon(type, name, proofs) for type, name in types]
+        else:
+            now = [self.policy.horizon(BEGINNING)] * len(query.negatives)
         return [max(pair) for pair in zip(query.horizons, now, strict=True)]
 
     def _horizon(self, type: int, name: str, proofs: Proofs) -> int:
@@ -232,8 +242,6 @@ class Lane:
                 yield from self._release(query, rows, horizons, proofs, False)
         if horizons and len(holding):
             yield from self._due(query, horizons, proofs)
-        query.horizons = horizons
-        query.clock = self.clock
 
     def _closed(self, query: QueryState, rows: Rows, horizons: list[int], proofs: Proofs) -> Bools:
         """The matches whose scopes are all covered, for their own keys where keys were closed."""
@@ -277,7 +285,8 @@ class Lane:
     def _raise_floors(self, proofs: Proofs, waits: int | None) -> None:
         """``waits``: the time of the earliest event that is pending."""
         for query in self.queries:
-            floor = self.policy.floor(proofs.least(query.types), query.pattern.window)
+            least = proofs.least(query.types) if self.policy.proves else BEGINNING
+            floor = self.policy.floor(least, query.pattern.window)
             query.complete = max(query.complete, floor)  # what waits keeps state longer, and changes no answer by that
             if waits is not None:
                 floor = min(floor, waits - query.pattern.window)
