@@ -154,6 +154,11 @@ class AggressivePolicy:
         self.max_delay, self._patience = max_delay, patience
         self._clock = BEGINNING
 
+    @property
+    def patient(self) -> bool:
+        """Whether matches may ever wait though their negations lie before the clock."""
+        return self._patience.longest > 0
+
     def observe(self, arrivals: Arrivals, bound: I64) -> I64:
         return arrivals.clock - self.max_delay
 

@@ -23,7 +23,7 @@ from latecomer.runtime.intervals.lane import Told
 from latecomer.runtime.intervals.matcher import Revision
 from latecomer.runtime.lane import Delta
 from latecomer.runtime.pattern import Pattern, Tester
-from latecomer.runtime.rows import joined
+from latecomer.runtime.rows import Answer, Rows, joined
 from latecomer.storage import kernels
 from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64, hash_halves
@@ -70,6 +70,9 @@ def change_schema(
     return pa.schema(fixed + [(name, kind) for name, (kind, _) in fields.items()])
 
 
+#: Whether matches come, and how many of them; one after another.
+Ops = Sequence[tuple[bool, int]]
+
 #: The columns that all changes have.
 _FIXED = ("op", "query", "match_id", "events", "first_ts", "last_ts")
 
@@ -110,6 +113,7 @@ class ChangeWriter:
         self._fixed = pa.schema([schema.field(name) for name in _FIXED])
         self._signed = pa.types.is_signed_integer(self._id_type)
         self._slot = np.zeros(10, np.uint64)  # where a struct ArrowArray is handed over
+        self._address = self._slot.ctypes.data
         level = pattern.plan.level
         self._amends = level.on_late == "amend"
         self._revises = isinstance(level, Aggressive) and level.corrections == "replace"
@@ -123,23 +127,15 @@ class ChangeWriter:
     def write(self, deltas: Sequence[Delta]) -> pa.RecordBatch:
         """One row for each match, in the order of the deltas."""
         rows = joined([d.rows for d in deltas])
-        n = len(rows)
         positives = self._pattern.positives
-        refs = np.empty((n, len(positives)), np.int64)
+        refs = np.empty((len(rows), len(positives)), np.int64)
         for column, index in enumerate(positives):
             refs[:, column] = rows.ref(index)
         if self._uncertain:
             first, last = _joint(deltas, "earliest", 0), _joint(deltas, "latest", -1)
         else:
             first, last = rows.time(positives[0]), rows.time(positives[-1])
-        first, last = self._moments(first), self._moments(last)
-        if kernels.write_changes is not None:
-            fixed = self._whole(deltas, refs, first, last)
-            if len(self._fields) == len(_FIXED):
-                return fixed
-            columns = dict(zip(_FIXED, fixed.columns, strict=True))
-        else:
-            columns = self._by_column(deltas, refs, first, last)
+        columns = self._fixed_columns([(d.insert, len(d.rows)) for d in deltas], refs, first, last)
         if self._uncertain:
             columns |= {"earliest": columns["first_ts"], "latest": columns["last_ts"]}
             columns["confidence"] = _joint_confidence(deltas)
@@ -148,6 +144,18 @@ class ChangeWriter:
             columns["amended"] = pa.concat_arrays([pa.repeat(d.amended, len(d.rows)) for d in deltas])
         if self._revises:
             columns["revision"] = pa.array(np.concatenate([self._causes(d) for d in deltas]))
+        return self._together(columns, rows, deltas)
+
+    def write_answer(self, answer: Answer) -> pa.RecordBatch:
+        """One row for each match."""
+        if kernels.write_changes is not None and len(self._fields) == len(_FIXED):
+            return self._whole(answer.ops, answer.refs, answer.ts[:, 0], answer.ts[:, -1])
+        columns = self._fixed_columns(answer.ops, answer.refs, answer.ts[:, 0], answer.ts[:, -1])
+        return self._together(columns, answer.rows(self._pattern.positives, len(self._pattern.components)), ())
+
+    def _together(self, columns: dict[str, pa.Array], rows: Rows, deltas: Sequence[Delta]) -> pa.RecordBatch:
+        """All columns of the schema: those that there are, RETURN fields of ``rows``, and nulls for other queries'."""
+        n = len(rows)
         if self._returns:
             lookup = self._tester.lookup(rows)
             if self._uncertain:
@@ -157,20 +165,26 @@ class ChangeWriter:
         arrays = [columns[name] if name in columns else pa.nulls(n, kind) for name, kind in self._fields]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _whole(self, deltas: Sequence[Delta], refs: I64, first: I64, last: I64) -> pa.RecordBatch:
-        """The fixed columns, in one go."""
-        ids, places, shift = self._log.raw(self._id, refs.ravel())
-        ops = [(d.insert, len(d.rows)) for d in deltas]
-        name = self._pattern.plan.name
-        kernels.write_changes(self._slot, ops, name, ids, self._signed, places, shift, first, last, *self._name)
-        return pa.RecordBatch._import_from_c(self._slot.ctypes.data, self._fixed)
+    def _fixed_columns(self, ops: Ops, refs: I64, first: I64, last: I64) -> dict[str, pa.Array]:
+        """The columns that all changes have; ``first`` and ``last`` are times in the stream's units."""
+        if kernels.write_changes is None:
+            return self._by_column(ops, refs, self._moments(first), self._moments(last))
+        return dict(zip(_FIXED, self._whole(ops, refs, first, last).columns, strict=True))
 
-    def _by_column(self, deltas: Sequence[Delta], refs: I64, first: I64, last: I64) -> dict[str, pa.Array]:
-        """The fixed columns, one after another."""
+    def _whole(self, ops: Ops, refs: I64, first: I64, last: I64) -> pa.RecordBatch:
+        """They in one go."""
+        ids, places, shift = self._log.raw(self._id, refs.ravel())
+        moments = self._moments(first), self._moments(last)
+        name = self._pattern.plan.name
+        kernels.write_changes(self._slot, ops, name, ids, self._signed, places, shift, *moments, *self._name)
+        return pa.RecordBatch._import_from_c(self._address, self._fixed)
+
+    def _by_column(self, ops: Ops, refs: I64, first: I64, last: I64) -> dict[str, pa.Array]:
+        """They one after another."""
         n, each = refs.shape
         ids = self._log.take(self._id, refs.ravel())
         return {
-            "op": self._ops(deltas),
+            "op": self._ops(ops),
             "query": self._texts["query"].take(n),
             "match_id": texts_of(kernels.match_digits(*hash_halves(ids), each, *self._name), n),
             "events": self._lists(_as(ids, self._id_type), n, each),
@@ -198,8 +212,8 @@ class ChangeWriter:
         kind = self._schema.field("events").type
         return pa.Array.from_buffers(kind, n, [None, pa.py_buffer(offsets)], children=[ids])
 
-    def _ops(self, deltas: Sequence[Delta]) -> pa.Array:
-        pieces = [self._texts["insert" if d.insert else "delete"].take(len(d.rows)) for d in deltas]
+    def _ops(self, ops: Ops) -> pa.Array:
+        pieces = [self._texts["insert" if insert else "delete"].take(n) for insert, n in ops]
         return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
     def _moments(self, ts: I64) -> I64:

@@ -34,7 +34,7 @@ from latecomer.runtime.late import LateWriter
 from latecomer.runtime.memory import Memory
 from latecomer.runtime.pattern import Pattern, Tester
 from latecomer.runtime.pending import Paging
-from latecomer.runtime.rows import PIECE
+from latecomer.runtime.rows import PIECE, Answer
 from latecomer.runtime.selection import Selector
 from latecomer.runtime.share import Share
 from latecomer.runtime.spill import Spilling
@@ -284,7 +284,7 @@ class Engine:
         moments: Moments,
         clocks: I64 | None,
         cuts: Sequence[int],
-    ) -> Iterator[Delta]:
+    ) -> Iterator[Delta | Answer]:
         """What the lane would say if the batch had come in parts that begin at 0 and at each of ``cuts``."""
         clock = np.full(len(batch) + 1, lane.clock)
         clock[moments.events + 1] = moments.clock[moments.events]
@@ -458,16 +458,21 @@ class Engine:
                 late_by = (limit - batch.ts)[rows]
                 yield False, self._late.write(batch, rows, reason, late_by, name, effect=(missed[rows], wrong[rows]))
 
-    def write(self, deltas: Iterator[Delta]) -> Iterator[Piece]:
+    def write(self, deltas: Iterator[Delta | Answer]) -> Iterator[Piece]:
         held: list[Delta] = []  # deltas of one query, written together: a table for each would cost more than its rows
         size = 0
         for delta in deltas:
-            self.counters[self.plans[delta.query].name, "insert" if delta.insert else "delete"] += len(delta.rows)
-            if held and (held[0].query != delta.query or size + len(delta.rows) > PIECE):
+            ops = delta.ops if isinstance(delta, Answer) else [(delta.insert, len(delta.rows))]
+            for insert, count in ops:
+                self.counters[self.plans[delta.query].name, "insert" if insert else "delete"] += count
+            if held and (isinstance(delta, Answer) or held[0].query != delta.query or size + len(delta.rows) > PIECE):
                 yield True, self._changes[held[0].query].write(held)
                 held, size = [], 0
-            held.append(delta)
-            size += len(delta.rows)
+            if isinstance(delta, Answer):
+                yield True, self._changes[delta.query].write_answer(delta)
+            else:
+                held.append(delta)
+                size += len(delta.rows)
         if held:
             yield True, self._changes[held[0].query].write(held)
 

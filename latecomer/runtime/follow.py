@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from latecomer.runtime.pattern import JoinOrder, Pattern, Tester
 from latecomer.runtime.road import NEGATIVES, NEW, Road, Unpaved, checking_road, killing_road, road_of
-from latecomer.runtime.rows import PIECE, Rows
+from latecomer.runtime.rows import PIECE, Answer, Rows
 from latecomer.runtime.selection import Selection
 from latecomer.runtime.sequence import SequenceMatcher
 from latecomer.storage import kernels
@@ -49,17 +50,25 @@ class _Paved:
         """Matches in bounded pieces, with the numbers of their seeds. Seeds are keys, and references and times of each
         component that they bind.
         """
-        for store, view in self._needed:
-            if not store.count(view):
-                return
-        sources = tuple([store.source(view) for store, view in self._looks])
-        latest = tuple([store.latest(view) for store, view in self._looks])
-        columns, places = self._log.plain(self._columns), self._log.places()
-        found = kernels.follow(self._program, sources, self._bits, columns, places, keys, refs, ts, PIECE, latest)
+        order = self.order(keys, refs, ts)
+        found = None if order is None else kernels.follow(*order)
         while found is not None:
             seeds, own, all_refs, all_ts, rest = found
             yield seeds, Rows(all_refs, all_ts, own)
             found = None if rest is None else kernels.resume(rest, PIECE)
+
+    def order(self, keys: U64, refs: tuple[I64, ...], ts: tuple[I64, ...]) -> tuple[Any, ...] | None:
+        """What the kernel is asked about these seeds; None: there is nothing to be found."""
+        for store, view in self._needed:
+            if not store.count(view):
+                return None
+        sources = tuple([store.source(view) for store, view in self._looks])
+        latest = tuple([store.latest(view) for store, view in self._looks])
+        columns, places = self._log.plain(self._columns), self._log.places()
+        return self._program, sources, self._bits, columns, places, keys, refs, ts, PIECE, latest
+
+
+_NOTHING = np.zeros((0, 0), np.int64)
 
 
 class CompiledMatcher(SequenceMatcher):
@@ -69,6 +78,7 @@ class CompiledMatcher(SequenceMatcher):
         super().__init__(pattern, stores.__getitem__, layout, tester)
         own = [stores[s] for s in pattern.selections()]
         self._holders: list[EventLog | Store] = [] if all(s.in_memory for s in own) else [tester.log, *own]
+        self._parts = np.array(pattern.positives, np.int64)
         types = {name: column.type for name, column in tester.log.columns.items()}
 
         def paved(road: Callable[[], Road], view: Callable[[int], View]) -> _Paved | None:
@@ -98,8 +108,30 @@ class CompiledMatcher(SequenceMatcher):
             for order in (*pattern.inserts, *pattern.deletes)
         }
         leading = [p for p in pattern.probes if p.negation.kind == "leading"]
+        roads = [*self._losing, *(road for road, _ in self._gaining)]
+        self._paved = [] if self._holders or None in roads else [road for road in roads if road is not None]
         self._checking = paved(partial(checking_road, pattern.probes, False, pattern, types), everything)
         self._sparing = paved(partial(checking_road, leading, True, pattern, types), everything)
+
+    def answer(self, query: int) -> Answer | None:
+        """All that the new events change, where nothing waits and nothing was ordered: as :meth:`deleted`, then
+        :meth:`inserted`, in one call. None: that cannot be, or is too much for one table. ``query``: its number.
+        """
+        orders, ops = [], []
+        for number, road in enumerate(self._paved):
+            loses = number < len(self._losing)
+            store = self._losing_from[number] if loses else self._gaining_from[number - len(self._losing)]
+            new = store.staged
+            if len(new.refs) and (order := road.order(new.keys, (new.refs,), (new.ts,))) is not None:
+                orders.append(order)
+                ops.append(not loses)
+        if not orders:
+            return Answer(query, [], _NOTHING, _NOTHING) if self._paved else None
+        found = kernels.follow_each(tuple(orders), self._parts, PIECE)
+        if found is None:
+            return None
+        counts, refs, ts = found
+        return Answer(query, [(op, count) for op, count in zip(ops, counts, strict=True) if count], refs, ts)
 
     def _gained(self, position: int, seeds: Rows, ordered: bool) -> Iterator[Rows]:
         road, seed = self._gaining[position][ordered], self._pattern.inserts[position].seed

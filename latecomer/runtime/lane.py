@@ -22,14 +22,15 @@ from typing import Any
 import numpy as np
 
 from latecomer.consistency.clock import BEGINNING, END
-from latecomer.consistency.policy import Policy, adapts
+from latecomer.consistency.levels import Aggressive
+from latecomer.consistency.policy import AggressivePolicy, Policy, adapts
 from latecomer.runtime.follow import matcher_of
 from latecomer.runtime.holding import Holding
 from latecomer.runtime.pattern import Pattern, Tester
 from latecomer.runtime.pending import Paging, Pending, Picked, among
 from latecomer.runtime.proofs import Proofs
 from latecomer.runtime.purging import ProofPurge
-from latecomer.runtime.rows import Rows, joined
+from latecomer.runtime.rows import Answer, Rows, joined
 from latecomer.runtime.selection import Selection, Selector
 from latecomer.runtime.sequence import SequenceMatcher
 from latecomer.storage.columns import I64
@@ -66,6 +67,7 @@ class QueryState:
         self.negative_types = tuple(type_numbers[name] for name in self.negatives)
         self.type_of = {c.index: type_numbers[c.type] for c in pattern.components}
         self.stores: list[Store]
+        self.prompt = False
         self.matcher: SequenceMatcher
         self.holding: Holding
         self.purge: ProofPurge
@@ -108,6 +110,7 @@ class Lane:
             query.stores = [self.stores[s] for s in query.pattern.selections()]
             query.matcher = matcher_of(query.pattern, self.stores, layout, testers[query.number])
             query.holding = Holding(query.pattern, log, pager)
+            query.prompt = self._prompt(query)
             if policy.proves:
                 query.purge = ProofPurge(query.pattern, self.stores.__getitem__, log)
         self._after_proof = 0  # events left by the last purge by proof
@@ -119,9 +122,20 @@ class Lane:
         self.types = sorted({t for q in self.queries for t in q.types})
         self._users = {s: [q for q in self.queries if s in q.pattern.selections()] for s in self.stores}
 
+    def _prompt(self, query: QueryState) -> bool:
+        """Whether matches leave as soon as the clock has passed their last event, and changes say no more than what
+        they are made of.
+        """
+        level, holding = query.pattern.plan.level, query.holding
+        plain = isinstance(level, Aggressive) and level.corrections != "replace" and not self.amends
+        waits = holding.waits_past_its_end or holding.outlives_its_killers
+        return plain and isinstance(self.policy, AggressivePolicy) and not self.policy.patient and not waits
+
     # --- the step ----------------------------------------------------------------------------------------------------
 
-    def step(self, selector: Selector | None, accepted: Any, refs: I64, ts: I64, proofs: Proofs) -> Iterator[Delta]:
+    def step(
+        self, selector: Selector | None, accepted: Any, refs: I64, ts: I64, proofs: Proofs
+    ) -> Iterator[Delta | Answer]:
         """Take in the events marked in ``accepted`` (None: all) and act on the policy and ``proofs`` as they are now;
         the deltas must be consumed to the end.
         """
@@ -134,12 +148,21 @@ class Lane:
             self.stores[selection].stage(hashes, moments, events)
         yield from self.act(proofs, True)
 
-    def act(self, proofs: Proofs, tidy: bool) -> Iterator[Delta]:
-        """The moves 3 to 6, once the batch's events are in the stores' staging; ``tidy``: purge."""
+    def act(self, proofs: Proofs, tidy: bool, passed: bool = False) -> Iterator[Delta | Answer]:
+        """The moves 3 to 6, once the batch's events are in the stores' staging.
+
+        Args:
+            tidy: whether to purge.
+            passed: whether the clock has passed all events, so that matches of prompt queries need not wait.
+        """
         for query in self.queries:
             horizons = self._horizons(query, proofs)
-            if len(query.holding) or any([len(store.staged.refs) for store in query.stores]):
-                yield from self._advance(query, horizons, proofs)
+            if len(query.holding) or any(len(store.staged.refs) for store in query.stores):
+                answer = query.matcher.answer(query.number) if passed and query.prompt else None
+                if answer is None:
+                    yield from self._advance(query, horizons, proofs)
+                elif answer.ops:
+                    yield answer
             query.horizons, query.clock = horizons, self.clock
         for store in self.stores.values():
             store.commit()

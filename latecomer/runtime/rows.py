@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -68,6 +69,26 @@ class Rows:
         extended = self.take(owner)
         extended.refs[index], extended.ts[index] = refs, ts
         return extended
+
+
+@dataclass(slots=True)
+class Answer:
+    """Matches of one query that come and go, n in all: how many of which kind, one after another (whether they come,
+    and how many), and references and times of their positives (n, positives).
+    """
+
+    query: int
+    ops: list[tuple[bool, int]]
+    refs: I64
+    ts: I64
+
+    def rows(self, positives: Sequence[int], components: int) -> Rows:
+        """The matches as rows, of a pattern with so many components."""
+        all_refs: list[I64 | None] = [None] * components
+        all_ts: list[I64 | None] = [None] * components
+        for column, index in enumerate(positives):
+            all_refs[index], all_ts[index] = self.refs[:, column], self.ts[:, column]
+        return Rows(all_refs, all_ts, np.zeros(len(self.refs), np.uint64))
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from latecomer.runtime.pattern import JoinOrder, Pattern, Probe, Step, Test, Tester, time_range
-from latecomer.runtime.rows import Pairs, Rows, pairs
+from latecomer.runtime.rows import Answer, Pairs, Rows, pairs
 from latecomer.runtime.selection import Selection
 from latecomer.storage.columns import I64, every, some
 from latecomer.storage.hashing import U64
@@ -60,6 +60,10 @@ class SequenceMatcher:
         for j, store in enumerate(self._losing_from):
             if len(store.staged.refs):
                 yield from self._lost(j, self._seeds(self._pattern.deletes[j], store))
+
+    def answer(self, query: int) -> Answer | None:
+        """All changes in one call, which only compiled matchers know how to make."""
+        return None
 
     def _gained(self, position: int, seeds: Rows, ordered: bool) -> Iterator[Rows]:
         """New matches whose last new component, in the order of :attr:`Pattern.inserts`, is this one: ``seeds``."""

@@ -329,8 +329,8 @@ class FixedColumn:
 
 
 def raw_of(values: pa.Array) -> Raw:
-    """Integers, texts or byte strings as they lie in memory, texts with offsets of 64 bits, the first at the first byte;
-    whatever under nulls.
+    """Integers, texts or byte strings as they lie in memory, texts with offsets of 64 bits, the first of them where the
+    bytes begin; whatever under nulls.
     """
     kind, buffers, n = values.type, values.buffers(), len(values)
     if pa.types.is_integer(kind):

@@ -52,6 +52,7 @@ __all__ = [
     "equal_words",
     "first_words",
     "follow",
+    "follow_each",
     "fuse",
     "fuse_build",
     "fuse_cells",
@@ -116,10 +117,11 @@ TWINS = (
 #: The environment variable that chooses: ``numpy``, ``compiled`` (an error where it was not built), or nothing.
 SWITCH = "LATECOMER_KERNEL"
 
-#: Join orders as programs, and following them (``native/follow.h``); None where kernels are not compiled. What they
-#: mean is said by :mod:`latecomer.runtime.sequence`.
+#: Join orders as programs, and following them, one (``native/follow.h``) or several (``native/answers.h``); None where
+#: kernels are not compiled. What they mean is said by :mod:`latecomer.runtime.sequence`.
 program: Any = None
 follow: Any = None
+follow_each: Any = None
 resume: Any = None
 
 #: Reads a whole record batch in one pass (``native/intake.h``); None: it takes one column after another.
@@ -145,7 +147,7 @@ def _choose(wanted: str) -> bool:
         return False
     for name in TWINS:
         globals()[name] = getattr(native, name, globals()[name])  # one that was built before knows fewer
-    for name in ("program", "follow", "resume", "read_rows", "write_changes"):
+    for name in ("program", "follow", "follow_each", "resume", "read_rows", "write_changes"):
         globals()[name] = getattr(native, name, None)
     return True
 

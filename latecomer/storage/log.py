@@ -213,9 +213,9 @@ class EventLog:
         return values.take(pa.array(order))
 
     def raw(self, name: str, refs: I64) -> tuple[Raw, I64, int]:
-        """Where the values at ``refs`` of a column of integers, texts or byte strings lie in memory (texts with offsets of
-        64 bits, the first at the first byte; whatever under nulls): among which values, at which places of these, and by
-        how much the places are too large.
+        """Where in memory the values at ``refs`` of a column of integers, texts or byte strings lie: among which values
+        (of texts offsets of 64 bits, and the bytes from the first of them on; whatever under nulls), at which places of
+        these, and by how much the places are too large.
         """
         column = self.columns[name]
         if isinstance(column, (FixedColumn, BytesColumn)) and self._paged(refs) is None:

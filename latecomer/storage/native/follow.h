@@ -525,6 +525,16 @@ static PyObject *nones(int64_t n)
     return list;
 }
 
+/* Whether nothing has gone wrong; else there is an exception. */
+static int sound_so_far(const Follow *f)
+{
+    if (f->bound.lost)
+        PyErr_SetString(PyExc_IndexError, "a reference is not in the log");
+    else if (f->short_of_memory)
+        PyErr_NoMemory();
+    return !f->bound.lost && !f->short_of_memory;
+}
+
 /* What has been found so far, as (seeds, keys, refs, ts, rest); the follow is handed to `rest`, or done. */
 static PyObject *piece(Follow *f, int64_t most)
 {
@@ -533,11 +543,7 @@ static PyObject *piece(Follow *f, int64_t most)
     NPY_BEGIN_THREADS;
     follow_on(f, most);
     NPY_END_THREADS;
-    if (f->bound.lost || f->short_of_memory) {
-        if (f->bound.lost)
-            PyErr_SetString(PyExc_IndexError, "a reference is not in the log");
-        else
-            PyErr_NoMemory();
+    if (!sound_so_far(f)) {
         follow_done(f);
         return NULL;
     }
@@ -579,6 +585,32 @@ static PyObject *piece(Follow *f, int64_t most)
     return result;
 }
 
+/* A follow of the arguments of follow(), of which it makes use while they are there. NULL: with an exception, or there is
+ * nothing to be found whatever the seeds. */
+static Follow *begun(PyObject *const *args)
+{
+    int64_t bits;
+    int nothing = 0;
+    Program *program = PyCapsule_GetPointer(args[0], "latecomer.program");
+    if (program == NULL || !integer(args[2], &bits))
+        return NULL;
+    Follow *f = calloc(1, sizeof *f);
+    if (f == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    f->program = program;
+    f->depth = -1;
+    f->mask = (INT64_C(1) << (bits & 63)) - 1;
+    f->width = 1 + 2 * (program->bound + program->moves);
+    if (prepared(f, args, bits, &nothing))
+        return f;
+    follow_done(f);
+    if (!nothing && !PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "a source, a column or a seed does not fit");
+    return NULL;
+}
+
 /* follow(program, sources, bits, columns, places, keys, refs, ts, most, latest) -> the first `most` matches or fewer, or None
  *
  * `latest` are times that no event of a source is later than. Seeds are rows of keys, and of refs and ts for each
@@ -586,27 +618,14 @@ static PyObject *piece(Follow *f, int64_t most)
  * with None for components not bound, and what `resume` needs to go on, or None). */
 static PyObject *follow(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
-    int64_t bits, most;
-    if (!expects(count, 10) || !integer(args[2], &bits) || !integer(args[8], &most))
+    int64_t most;
+    if (!expects(count, 10) || !integer(args[8], &most))
         return NULL;
-    Program *program = PyCapsule_GetPointer(args[0], "latecomer.program");
-    if (program == NULL)
-        return NULL;
-    Follow *f = calloc(1, sizeof *f);
-    if (f == NULL)
-        return PyErr_NoMemory();
-    f->program = program;
-    f->depth = -1;
-    f->mask = (INT64_C(1) << (bits & 63)) - 1;
-    f->width = 1 + 2 * (program->bound + program->moves);
-    int nothing = 0;
-    if (!prepared(f, args, bits, &nothing)) {
-        follow_done(f);
-        if (nothing)
-            Py_RETURN_NONE;
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "a source, a column or a seed does not fit");
-        return NULL;
+    Follow *f = begun(args);
+    if (f == NULL) {
+        if (PyErr_Occurred())
+            return NULL;
+        Py_RETURN_NONE;
     }
     if (!(f->arguments = PyTuple_New(10))) {
         follow_done(f);
