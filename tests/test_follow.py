@@ -198,6 +198,7 @@ def test_both_roads_lead_to_the_same(seed, text, colliding, piece, nulls, sparse
             assert sorted(gained[0]) == sorted(gained[1]), text
             lost = [listed(m.deleted(), positives) for m in (machine.plain, machine.compiled)]
             assert sorted(lost[0]) == sorted(lost[1]), text
+            answered(machine.compiled.answer(3), machine.compiled, lost[1], gained[1], piece)
             in_order = [listed(m.inserted(True), positives) for m in (machine.plain, machine.compiled)]
             assert sorted(in_order[0]) == sorted(in_order[1]), text
             last = len(positives) * 2 - 1
@@ -217,6 +218,19 @@ def test_both_roads_lead_to_the_same(seed, text, colliding, piece, nulls, sparse
                         for refs, ts_, hashes in [events_of(machine.stores[order.selection])]
                     ]
                     assert sorted(around[0]) == sorted(around[1]), text
+
+
+def answered(answer, matcher, lost, gained, piece):
+    """One answer tells all that is lost and gained, in this order."""
+    if answer is None:
+        assert not matcher._paved or len(lost) + len(gained) >= piece
+        return
+    told = [*answer.refs.T.tolist(), *answer.ts.T.tolist()]
+    both = [*lost, *gained]
+    assert (list(zip(*told, strict=True)) if told else []) == [match[:-2] for match in both]
+    kinds = [op for op, count in answer.ops for _ in range(count)]
+    assert kinds == [False] * len(lost) + [True] * len(gained)
+    assert answer.query == 3 and all(count for _, count in answer.ops)
 
 
 def events_of(store):
@@ -275,3 +289,16 @@ def test_in_memory_references_are_numbers_however_many_events_have_come():
     log._dense = 1 << 41  # what is behind it has been forgotten
     rows = [{"id": n, "type": "AB"[n % 2 == 0], "ts": 20 + n, "k": "x", "v": n} for n in (1, 2)]
     assert runtime.process(rows).changes["events"].to_pylist() == [[1, 2]]
+
+
+def test_wrong_orders_are_refused():
+    machine = Machine("PATTERN SEQ(A a, B b) WHERE [n] WITHIN 9 s")
+    none = np.zeros(0, np.int64)
+    order = machine.compiled._gaining[0][0]._program, (), 10, (), (), none, (none,), (none,), 9, ()
+    for orders, parts in ((None, none), ([order], none), ((order,) * 65, none), ((order[1:],), none), ((order,), none)):
+        with pytest.raises(TypeError):
+            kernels.follow_each(orders, parts, 9)
+    with pytest.raises(TypeError):
+        kernels.follow_each((), np.zeros(33, np.int64), 9)
+    counts, refs, ts = kernels.follow_each((), np.zeros(2, np.int64), 9)
+    assert counts == () and refs.shape == ts.shape == (0, 2)

@@ -30,7 +30,7 @@ static int take_found(const Follow *f, const int64_t *parts, npy_intp each, int6
  *
  * `orders` is a tuple of the arguments of as many calls of follow(), as tuples. They are followed to their ends, one after
  * another; `counts` says how many matches each has found, `refs` and `ts` are tables of the references and times of the
- * components `parts`, a row for each match. None: one of them finds more than `most`. */
+ * components `parts`, a row for each match. None: one of them finds `most` or more. */
 static PyObject *follow_each(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Held held = {{0}, 0};
