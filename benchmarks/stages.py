@@ -29,7 +29,7 @@ STAGES: dict[str, list[tuple[Any, str]]] = {
         (timekeeper.Timekeeper, "read"),
         (engine.Engine, "_judge"),
     ],
-    "ids": [(engine, "enter"), (ids.IdIndex, "tend")],
+    "ids": [(engine, "resolve"), (ids.IdIndex, "enter"), (ids.IdIndex, "tend")],
     "event log": [(engine.Engine, "log_rows"), (engine.Engine, "purge")],
     "stores: sort, merge, purge": [
         (express.Express, "_place"),
@@ -37,8 +37,8 @@ STAGES: dict[str, list[tuple[Any, str]]] = {
         (store.Store, "commit"),
         (store.Store, "purge"),
     ],
-    "joins": [(kernels, "follow"), (kernels, "resume")],
-    "changes": [(changes.ChangeWriter, "write")],
+    "joins": [(kernels, "follow_each"), (kernels, "follow"), (kernels, "resume")],
+    "changes": [(changes.ChangeWriter, "write_answer"), (changes.ChangeWriter, "write")],
 }
 REST = "between them"
 

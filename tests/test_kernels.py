@@ -437,3 +437,13 @@ def test_lateness_is_judged_alike(given_events, data, clock, delay):
 def test_lateness_is_judged_at_the_ends_of_time():
     ends = np.array([-(2**62), 2**62, -(2**62)])
     same("judge", ends, np.zeros(3, np.int64), -(2**62 + 2**61), 2**60)
+
+
+@given(st.lists(st.integers(-5, 29), max_size=60), st.data())
+def test_events_are_reached_alike(refs, data):
+    ts = np.array(data.draw(st.lists(times, min_size=30, max_size=30)), np.int64)
+    types = np.array(data.draw(st.lists(st.integers(0, 2), min_size=30, max_size=30)), np.int32)
+    same("reached", np.array(refs, np.int64) + 7, 7, ts, types, np.array([-500, 0, 500]))
+    for module in (PLAIN, NATIVE):
+        with pytest.raises(IndexError):
+            module.reached(np.array([37]), 7, ts, types, np.zeros(3, np.int64))

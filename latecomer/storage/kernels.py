@@ -24,7 +24,7 @@ from latecomer.storage.twins.hashes import (
 )
 from latecomer.storage.twins.ids import gone_over, homes, marks_of, put, take_out, whole
 from latecomer.storage.twins.intake import judge, pick
-from latecomer.storage.twins.payload import equal_texts, equal_words
+from latecomer.storage.twins.payload import equal_texts, equal_words, reached
 from latecomer.storage.twins.runs import (
     Arranged,
     Run,
@@ -73,6 +73,7 @@ __all__ = [
     "program",
     "put",
     "ranks",
+    "reached",
     "read_rows",
     "resume",
     "scramble",
@@ -112,6 +113,7 @@ TWINS = (
     "pick",
     "arrange_each",
     "judge",
+    "reached",
 )
 
 #: The environment variable that chooses: ``numpy``, ``compiled`` (an error where it was not built), or nothing.

@@ -125,6 +125,8 @@ class EventLog:
 
     def reach(self, refs: I64, floors: I64) -> Bools:
         """Which events are in memory and not older than the floor of their type."""
+        if self.pages is None and not len(self._sparse):
+            return kernels.reached(refs, self._dense, self._ts.live(), self._types.live(), floors)
         found = self.present(refs)
         at = self._at(refs.take(found.nonzero()[0]))
         found[found] = self._ts.live().take(at) >= floors.take(self._types.live().take(at))

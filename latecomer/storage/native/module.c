@@ -49,7 +49,7 @@ static PyMethodDef methods[] = {
     METHOD(join),        METHOD(nearest), METHOD(equal_words), METHOD(equal_texts),  METHOD(fuse),
     METHOD(fuse_build),  METHOD(sift),    METHOD(sow),        METHOD(held),          METHOD(ranks),
     METHOD(program),     METHOD(follow),  METHOD(resume),     METHOD(read_rows),     METHOD(write_changes),
-    METHOD(pick),        METHOD(merge_on), METHOD(arrange_each), METHOD(judge),    METHOD(follow_each), {NULL, NULL, 0, NULL},
+    METHOD(pick),        METHOD(merge_on), METHOD(arrange_each), METHOD(judge),    METHOD(follow_each), METHOD(reached), {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_compiled", "Compiled kernels of storage.", 0, methods};

@@ -105,20 +105,6 @@ static inline const uint8_t *id_letters(const Ids *ids, int64_t place)
     return ids->letters + (ids->edges[place] - ids->edges[0]);
 }
 
-static inline uint64_t id_hash(const Ids *ids, npy_intp i, uint64_t salt)
-{
-    uint64_t word;
-    int64_t at = PLACE(ids, i);
-    switch (ids->width) {
-    case 0: return text_hash(id_letters(ids, at), id_length(ids, at), salt);
-    case 1: word = ids->is_signed ? (uint64_t)((const int8_t *)ids->words)[at] : ((const uint8_t *)ids->words)[at]; break;
-    case 2: word = ids->is_signed ? (uint64_t)((const int16_t *)ids->words)[at] : ((const uint16_t *)ids->words)[at]; break;
-    case 4: word = ids->is_signed ? (uint64_t)((const int32_t *)ids->words)[at] : ((const uint32_t *)ids->words)[at]; break;
-    default: word = ((const uint64_t *)ids->words)[at];
-    }
-    return mix((word ^ salt) + GOLDEN);
-}
-
 /* Whether all that is referred to lies in the column, and its texts in their bytes. */
 static int ids_lie_within(const Ids *ids, npy_intp letters)
 {
@@ -133,11 +119,17 @@ static int ids_lie_within(const Ids *ids, npy_intp letters)
     return 1;
 }
 
-#define GATHER(type)                                                      \
-    for (npy_intp i = 0; own != NULL && i < ids->n; i++)                  \
-        ((type *)own)[i] = ((const type *)ids->words)[PLACE(ids, i)];     \
+#define SOON 16 /* events: by then memory has answered */
+
+#define GATHER(type)                                                          \
+    for (npy_intp i = 0; own != NULL && i < ids->n; i++) {                    \
+        if (i + SOON < ids->n)                                                \
+            PREFETCH((const type *)ids->words + PLACE(ids, i + SOON));        \
+        ((type *)own)[i] = ((const type *)ids->words)[PLACE(ids, i)];         \
+    }                                                                         \
     break
 
+/* The constituents' ids, one after another. */
 static int make_elements(ArrowArray *leaf, const Ids *ids)
 {
     if (ids->width) {
@@ -161,6 +153,22 @@ static int make_elements(ArrowArray *leaf, const Ids *ids)
         edges[i + 1] = (int32_t)(edges[i] + length);
     }
     return edges != NULL;
+}
+
+/* The hash of one of them. */
+static inline uint64_t id_hash(const ArrowArray *leaf, const Ids *ids, npy_intp i, uint64_t salt)
+{
+    const void *words = leaf->buffers[1];
+    const int32_t *edges = words;
+    uint64_t word;
+    switch (ids->width) {
+    case 0: return text_hash((const uint8_t *)leaf->buffers[2] + edges[i], edges[i + 1] - edges[i], salt);
+    case 1: word = ids->is_signed ? (uint64_t)((const int8_t *)words)[i] : ((const uint8_t *)words)[i]; break;
+    case 2: word = ids->is_signed ? (uint64_t)((const int16_t *)words)[i] : ((const uint16_t *)words)[i]; break;
+    case 4: word = ids->is_signed ? (uint64_t)((const int32_t *)words)[i] : ((const uint32_t *)words)[i]; break;
+    default: word = ((const uint64_t *)words)[i];
+    }
+    return mix((word ^ salt) + GOLDEN);
 }
 
 static int make_ops(ArrowArray *leaf, npy_intp n, PyObject *ops)
@@ -196,7 +204,8 @@ static int make_names(ArrowArray *leaf, npy_intp n, const char *name, Py_ssize_t
     return edges != NULL;
 }
 
-static int make_match_ids(ArrowArray *leaf, npy_intp n, npy_intp each, const Ids *ids, const uint64_t *name)
+static int make_match_ids(ArrowArray *leaf, npy_intp n, npy_intp each, const ArrowArray *elements, const Ids *ids,
+                          const uint64_t *name)
 {
     static const char digits[] = "0123456789abcdef";
     char *letters;
@@ -205,7 +214,7 @@ static int make_match_ids(ArrowArray *leaf, npy_intp n, npy_intp each, const Ids
         for (int half = 0; half < 2; half++) {
             uint64_t value = name[half];
             for (npy_intp i = row * each; i < (row + 1) * each; i++)
-                value = mix(value * GOLDEN + id_hash(ids, i, (uint64_t)(half + 1) * GOLDEN));
+                value = mix(value * GOLDEN + id_hash(elements, ids, i, (uint64_t)(half + 1) * GOLDEN));
             for (int shift = 60; shift >= 0; shift -= 4)
                 *letters++ = digits[(value >> shift) & 15];
         }
@@ -286,7 +295,8 @@ static PyObject *write_changes(PyObject *self, PyObject *const *args, Py_ssize_t
     slot->private_data = changes;
     slot->release = release_changes;
     good = make_ops(to + OP, n, args[1]) && make_names(to + QUERY, n, name, length) &&
-           make_match_ids(to + MATCH_ID, n, each, &ids, halves) && make_lists(to + EVENTS, n, each, changes, &ids) &&
+           make_lists(to + EVENTS, n, each, changes, &ids) &&
+           make_match_ids(to + MATCH_ID, n, each, &changes->element, &ids, halves) &&
            make_words(to + FIRST_TS, n, 8, first) && make_words(to + LAST_TS, n, 8, last);
     let_go(&held);
     if (!good) {

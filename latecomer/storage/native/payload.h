@@ -78,3 +78,41 @@ static PyObject *equal_texts(PyObject *self, PyObject *const *args, Py_ssize_t c
     let_go(&held);
     return result;
 }
+
+/* reached(refs, first, ts, types (32 bits), floors) -> which events, of those from number `first` on whose times and types
+ * these are, are there and not older than the floor of their type */
+static PyObject *reached(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Held held = {{0}, 0};
+    npy_intp n = -1, events = -1, kinds = -1;
+    int64_t first;
+    const int64_t *refs, *ts, *floors;
+    const int32_t *types;
+    PyObject *result = NULL;
+    if (!expects(count, 5) || !integer(args[1], &first))
+        return NULL;
+    if ((refs = array(args[0], 8, &n, &held)) && (ts = array(args[2], 8, &events, &held)) &&
+        (types = array(args[3], 4, &events, &held)) && (floors = array(args[4], 8, &kinds, &held)) &&
+        (result = fresh(n, NPY_BOOL))) {
+        npy_bool *out = DATA(result);
+        int within = 1;
+        NPY_BEGIN_THREADS_DEF;
+        NPY_BEGIN_THREADS_THRESHOLDED(n);
+        for (npy_intp i = 0; i < n && within; i++) {
+            int64_t at = refs[i] - first, soon = i + 16 < n ? refs[i + 16] - first : -1;
+            if (soon >= 0 && soon < events) {
+                PREFETCH(ts + soon);
+                PREFETCH(types + soon);
+            }
+            within = at < events && (at < 0 || (types[at] >= 0 && types[at] < kinds));
+            out[i] = within && at >= 0 && ts[at] >= floors[types[at]];
+        }
+        NPY_END_THREADS;
+        if (!within) {
+            PyErr_SetString(PyExc_IndexError, "a reference is not in the log");
+            Py_CLEAR(result);
+        }
+    }
+    let_go(&held);
+    return result;
+}

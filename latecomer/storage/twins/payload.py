@@ -1,4 +1,4 @@
-"""Real values, compared where hashes agree."""
+"""Real values, compared where hashes agree, and events that are forgotten by their times."""
 
 from __future__ import annotations
 
@@ -33,3 +33,13 @@ def equal_texts(
         differ &= TAIL.take(lengths.take(rows) - done, mode="clip")
         equal[rows] = differ == 0
         done += 8
+
+
+def reached(refs: I64, first: int, ts: I64, types: Array, floors: I64) -> Bools:
+    """Which events, of those from number ``first`` on whose times and types these are, are there and not older than the
+    floor of their type.
+    """
+    found: Bools = refs >= first
+    at = refs[found] - first
+    found[found] = ts.take(at) >= floors.take(types.take(at))
+    return found
