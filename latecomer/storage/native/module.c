@@ -1,6 +1,6 @@
 /* The compiled kernels: the inner loops of storage, one row at a time where NumPy needs whole columns.
  *
- * Rule: every function here has a twin in `twins/`, written in NumPy, that says what it means (those of `follow`,
+ * Rule: every function here has a twin in `twins/`, written in NumPy, that says what it means (those of `follow`, `follow_each`,
  * `read_rows` and `write_changes` are the roads in NumPy and Arrow of `runtime/`); tests compare the two. Arguments are
  * one-dimensional arrays of 64-bit values unless said otherwise; a wrong shape or width raises
  * TypeError, and no function writes to an argument, except the tables of an id index, sieves, and a run that is merged
@@ -39,17 +39,19 @@
 #include "conditions.h"
 #include "program.h"
 #include "follow.h"
+#include "calls.h"
 #include "answers.h"
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
 
 static PyMethodDef methods[] = {
-    METHOD(scramble),    METHOD(combine), METHOD(hash_texts), METHOD(text_words),    METHOD(text_numbers),
-    METHOD(match_digits), METHOD(put),    METHOD(take_out),   METHOD(arrange),       METHOD(merge),
-    METHOD(join),        METHOD(nearest), METHOD(equal_words), METHOD(equal_texts),  METHOD(fuse),
-    METHOD(fuse_build),  METHOD(sift),    METHOD(sow),        METHOD(held),          METHOD(ranks),
-    METHOD(program),     METHOD(follow),  METHOD(resume),     METHOD(read_rows),     METHOD(write_changes),
-    METHOD(pick),        METHOD(merge_on), METHOD(arrange_each), METHOD(judge),    METHOD(follow_each), METHOD(reached), {NULL, NULL, 0, NULL},
+    METHOD(scramble),     METHOD(combine),  METHOD(hash_texts),  METHOD(text_words),   METHOD(text_numbers),
+    METHOD(match_digits), METHOD(put),      METHOD(take_out),    METHOD(arrange),      METHOD(arrange_each),
+    METHOD(merge),        METHOD(merge_on), METHOD(join),        METHOD(nearest),      METHOD(equal_words),
+    METHOD(equal_texts),  METHOD(reached),  METHOD(fuse),        METHOD(fuse_build),   METHOD(sift),
+    METHOD(sow),          METHOD(held),     METHOD(ranks),       METHOD(pick),         METHOD(judge),
+    METHOD(program),      METHOD(follow),   METHOD(follow_each), METHOD(resume),       METHOD(read_rows),
+    METHOD(write_changes), {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_compiled", "Compiled kernels of storage.", 0, methods};

@@ -227,32 +227,6 @@ static PyObject *arrange_each(PyObject *self, PyObject *const *args, Py_ssize_t 
     return result;
 }
 
-/* judge(ts, types, clock, delay) -> (the clock after all rows, whether an event of a known type is later than `delay` by
- * the clock at its arrival, how many are of a known type, by how much each row is behind that clock) */
-static PyObject *judge(PyObject *self, PyObject *const *args, Py_ssize_t count)
-{
-    Held held = {{0}, 0};
-    npy_intp n = -1, known = 0;
-    int64_t clock, delay;
-    int late = 0;
-    const int64_t *ts, *types;
-    PyObject *behind = NULL, *result = NULL;
-    if (!expects(count, 4) || !integer(args[2], &clock) || !integer(args[3], &delay))
-        return NULL;
-    if ((ts = array(args[0], 8, &n, &held)) && (types = array(args[1], 8, &n, &held)) && (behind = fresh(n, NPY_INT64))) {
-        int64_t *by = DATA(behind);
-        for (npy_intp i = 0; i < n; i++) {
-            clock = ts[i] > clock ? ts[i] : clock;
-            by[i] = (int64_t)((uint64_t)clock - (uint64_t)ts[i]);
-            late |= types[i] >= 0 && ts[i] < clock - delay;
-            known += types[i] >= 0;
-        }
-        result = Py_BuildValue("LNnN", (long long)clock, PyBool_FromLong(late), (Py_ssize_t)known, behind);
-    }
-    let_go(&held);
-    return result;
-}
-
 /* Events sorted by code. */
 typedef struct {
     const uint64_t *codes;
