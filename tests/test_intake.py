@@ -182,3 +182,16 @@ def test_arrow_times_that_are_beyond_all_time_cost_their_rows_alone():
     for times in (pa.array([1, 2**63], pa.uint64()), pa.array([1, math.nan]), pa.array([1, math.inf], pa.float32())):
         table = pa.table({"id": [0, 1], "type": ["X", "X"], "ts": times, "key": [1, 1], "v": [1, 1]})
         assert by_http("arrow", ipc(table)) == [(0, 1)] == by_runtime(table)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("keys", [[2**63, 2**63], [2**64 - 1, 2**64 - 1], [3, 2**64 - 1, 3, 2**64 - 1]])
+def test_rows_as_dicts_may_hold_whole_numbers_that_only_uint64_holds(declared, keys):
+    rows = [{"id": i, "type": "AB"[i * 2 // len(keys)], "ts": i, "k": key} for i, key in enumerate(keys)]
+    schema = pa.schema([("id", pa.int64()), ("type", pa.string()), ("ts", pa.int64()), ("k", pa.uint64())])
+    query = lc.Query("PATTERN SEQ(A a, B b) WHERE [k] WITHIN 100 s", name="q", level=lc.Aggressive("10 s"))
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s", schema=schema if declared else None), query)
+    out = runtime.process(rows)
+    half = len(keys) // 2
+    assert sorted(out.changes["events"].to_pylist()) == [[i, i + half] for i in range(half)]
+    assert not out.late.num_rows

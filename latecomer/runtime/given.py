@@ -70,7 +70,7 @@ def _from_dicts(rows: Sequence[Mapping[str, Any]], known: pa.Schema | None) -> t
 def _column(name: str, values: list[Any], wanted: pa.DataType | None, details: dict[int, str]) -> pa.Array:
     """A column of the wanted type (None: the one that the values suggest); values that do not fit become null."""
     try:
-        column = pa.array(values)
+        column = _array(values)
         return column if wanted is None or column.type == wanted else _safely(column, wanted)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         pass
@@ -80,11 +80,23 @@ def _column(name: str, values: list[Any], wanted: pa.DataType | None, details: d
     for row, value in enumerate(values):
         try:
             # By way of the value's own type: Arrow would cut 1.5 to an integer without a word.
-            kept.append(_safely(pa.array([value]), wanted)[0].as_py())
+            kept.append(_safely(_array([value]), wanted)[0].as_py())
         except (pa.ArrowException, OverflowError, TypeError, ValueError):
             kept.append(None)
             details.setdefault(row, f"{name}={value!r} is no {called(wanted, value)}")
     return pa.array(kept, wanted)
+
+
+def _array(values: list[Any]) -> pa.Array:
+    """A column of the type that the values suggest. Arrow takes whole numbers for int64 and looks no further; those
+    that only uint64 holds are that.
+    """
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        if all(value is None or type(value) is int for value in values):
+            return pa.array(values, pa.uint64())
+        raise
 
 
 def _safely(column: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -100,7 +112,7 @@ def _common_type(values: list[Any]) -> pa.DataType:
     for value in values:
         if value is not None:
             try:
-                kind = pa.scalar(value).type
+                kind = _array([value]).type
             except (pa.ArrowException, OverflowError, TypeError, ValueError):
                 continue
             votes[kind] = votes.get(kind, 0) + 1
