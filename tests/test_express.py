@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import latecomer as lc
 from latecomer.runtime.express import Express
+from latecomer.runtime.share import Share
 from latecomer.storage.store import View
 from tests.strategies import act, cases
 
@@ -87,6 +88,25 @@ def test_long_streams_say_the_same_on_both_roads(size, keys):
     for lane, twin in zip(one._engine.lanes, other._engine.lanes, strict=True):
         for store, same in zip(lane.all_stores(), twin.all_stores(), strict=True):
             assert same.count(View.OLD) <= store.count(View.OLD) <= 1.5 * same.count(View.OLD) + 100
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_share_says_the_same_on_both_roads(number):
+    one, other = counted(), counted()
+    for runtime in (one, other):
+        runtime._engine.share = Share(number, 2, ("k",))
+    batches = [stream(300, 20, 0.2, seed, first=300 * seed) for seed in range(1, 6)]
+    for batch in batches:
+        assert told(one, ("process", batch)) == told(ordinary(other), ("process", batch))
+    assert one._engine.express.taken == len(batches)
+    assert 0 < one.counters["inserted"]["query"] < matches_of_all(batches)
+
+
+def matches_of_all(batches):
+    whole = counted()
+    for batch in batches:
+        whole.process(batch)
+    return whole.counters["inserted"]["query"]
 
 
 class Counted(Express):

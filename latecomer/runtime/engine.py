@@ -211,7 +211,7 @@ class Engine:
         self.broken = True  # until all is done
         self.counters["rows"] += len(batch)
         express = self.express
-        if express is not None and batch.reading is not None and clocks is None and not cuts and self.share is None:
+        if express is not None and batch.reading is not None and clocks is None and not cuts:
             self._ignore(batch)
             passed = self.time.pass_by(batch, express.delay)
             if passed is not None:
@@ -229,8 +229,7 @@ class Engine:
         self.counters["other_types"] += len(moments.events) - len(rows)
         if self.stream.punctuation is not None:
             self.counters["punctuation"] += int(np.count_nonzero(batch.types == PUNCTUATION))
-        if self.share is not None:
-            rows = self._own(self.share, batch, rows)
+        rows = self.own(batch, rows)
         hashes, content = self._identify(batch)
         rows = yield from self.enter(batch, rows, hashes, content, partial(self._floors, moments=moments))
         refs = self._refs(batch, rows)
@@ -315,9 +314,11 @@ class Engine:
         if len(self.ignored):
             batch.types[np.isin(batch.types, self.ignored)] = OTHER
 
-    def _own(self, share: Share, batch: Batch, rows: I64) -> I64:
-        """The rows of this share; others lose their type."""
-        own = share.mask(batch, rows)
+    def own(self, batch: Batch, rows: I64) -> I64:
+        """The rows of this engine's share; others lose their type."""
+        if self.share is None:
+            return rows
+        own = self.share.mask(batch, rows)
         batch.types[rows[~own]] = OTHER
         return rows[own]
 

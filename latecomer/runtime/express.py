@@ -68,7 +68,7 @@ class Express:
             floor: I64 = (batch.ts + passed.behind).take(rows) - self._kept.take(types)
             return floor
 
-        rows = yield from engine.enter(batch, rows, reading.ids, reading.content, floors)
+        rows = yield from engine.enter(batch, engine.own(batch, rows), reading.ids, reading.content, floors)
         first = engine.log.end
         engine.log_rows(batch, rows, reading.content)
         clock = engine.time.clock.value
