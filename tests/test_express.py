@@ -87,7 +87,8 @@ def test_long_streams_say_the_same_on_both_roads(size, keys):
     assert one._engine.log.held < 0.8 * n or n < 2_000, "nothing was forgotten"
     for lane, twin in zip(one._engine.lanes, other._engine.lanes, strict=True):
         for store, same in zip(lane.all_stores(), twin.all_stores(), strict=True):
-            assert same.count(View.OLD) <= store.count(View.OLD) <= 1.5 * same.count(View.OLD) + 100
+            held = [store.count(View.OLD), same.count(View.OLD)]  # each is purged a quarter of a slice at a time
+            assert max(held) <= 1.5 * min(held) + 100
 
 
 @pytest.mark.parametrize("number", [0, 1])

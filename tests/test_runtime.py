@@ -547,7 +547,8 @@ def test_an_answer_that_does_not_fit_memory_says_what_to_do(monkeypatch):
     def full(*_):
         raise MemoryError("Unable to allocate 8 TiB")
 
-    monkeypatch.setattr("latecomer.runtime.changes.ChangeWriter.write", full)
+    for call in ("write", "write_answer"):
+        monkeypatch.setattr(f"latecomer.runtime.changes.ChangeWriter.{call}", full)
     with pytest.raises(lc.StateError, match=r"8 TiB.*stream_pieces"):
         tell(runtime, "a1 b2")
     with pytest.raises(lc.StateError, match="half-way"):

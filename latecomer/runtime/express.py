@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from latecomer.runtime.engine import Engine, Piece
 
 #: State is looked through for what may go when the clock has moved by this part of a slice: each look has its price.
-_PART = 4
+_PART = 64
 
 
 class Express:
