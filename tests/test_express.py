@@ -89,6 +89,14 @@ def test_long_streams_say_the_same_on_both_roads(size, keys):
         for store, same in zip(lane.all_stores(), twin.all_stores(), strict=True):
             held = [store.count(View.OLD), same.count(View.OLD)]  # each is purged a quarter of a slice at a time
             assert max(held) <= 1.5 * min(held) + 100
+            assert needed(one, lane, store) == needed(other, twin, same)
+
+
+def needed(runtime, lane, store):
+    """The references of a store's events that may still change an answer."""
+    refs = store.events()[1]
+    floor = min(query.floor for query in lane.queries if store in query.stores)
+    return sorted(refs[runtime._engine.log.ts(refs) >= floor].tolist())
 
 
 @pytest.mark.parametrize("number", [0, 1])

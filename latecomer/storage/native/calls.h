@@ -83,7 +83,7 @@ static int places_of(PyObject *given, Places *places)
            integer(part[6], &places->block) && integer(part[7], &places->base) && places->size <= blocks << places->block;
 }
 
-/* The memory of a call, in one piece. 0: there is not as much. */
+/* The memory of a call, in one piece. 0: there is not as much, with an exception. */
 static int roomy(Follow *f)
 {
     const Program *program = f->program;
@@ -91,8 +91,10 @@ static int roomy(Follow *f)
     size_t latest = (size_t)program->sources * sizeof *f->latest;
     size_t places = (size_t)program->bound * GROUP * sizeof *f->seed_place;
     char *memory = malloc(sources + columns + latest + places + (size_t)program->moves * sizeof *f->level);
-    if (memory == NULL)
+    if (memory == NULL) {
+        PyErr_NoMemory();
         return 0;
+    }
     memset(memory, 0, sources + columns);
     f->sources = (Source *)memory;
     f->bound.columns = (Column *)(memory + sources);
