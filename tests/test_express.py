@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 import latecomer as lc
 from latecomer.runtime.express import Express
 from latecomer.runtime.share import Share
+from latecomer.storage import kernels
 from latecomer.storage.store import View
 from tests.strategies import act, cases
 
@@ -28,6 +31,15 @@ def told(runtime, action):
     return repr((out.changes.to_pylist(), out.late.to_pylist(), runtime.counters))
 
 
+def net(runtime, action):
+    """As :func:`told`, but for the order of the matches that a query gains, or loses, with one batch: that of runs."""
+    out = act(runtime, action)
+    changes = [
+        list(map(repr, own)) for _, own in groupby(out.changes.to_pylist(), lambda row: (row["query"], row["op"]))
+    ]
+    return list(map(sorted, changes)), repr((out.late.to_pylist(), runtime.counters))
+
+
 @settings(max_examples=300)
 @given(cases(kinds=(lc.Aggressive,), queries=3, sources=False, bare=True), st.data())
 def test_every_batch_says_the_same_on_both_roads(case, data):
@@ -39,12 +51,12 @@ def test_every_batch_says_the_same_on_both_roads(case, data):
     assert one.finish().changes.to_pylist() == ordinary(other).finish().changes.to_pylist()
 
 
-def stream(n, keys, late, seed, first=0):
+def stream(n, keys, late, seed, first=0, twice=0.02):
     """Events of a batch or more, some of them late by up to 40, some twice, some of no use."""
     rng = np.random.default_rng(seed)
     at = np.arange(first, first + n)
     ts = at // 3 - np.where(rng.random(n) < late, rng.integers(1, 40, n), 0)
-    ids = np.where(rng.random(n) < 0.02, at - rng.integers(1, 30, n), at)
+    ids = np.where(rng.random(n) < twice, at - rng.integers(1, 30, n), at)
     kinds = np.array(list("ABCDX"))[rng.integers(0, 5, n)]
     return pa.record_batch(
         {
@@ -92,6 +104,82 @@ def test_long_streams_say_the_same_on_both_roads(size, keys):
             assert needed(one, lane, store) == needed(other, twin, same)
 
 
+def without_steps(runtime):
+    """The same runtime, whose batches take the express road by one kernel after another."""
+    runtime._engine.express.step = lambda _: None
+    return runtime
+
+
+STEPS = {
+    "one key": "PATTERN SEQ(A a, !B b, C c) WHERE [k] WITHIN 60 s",
+    "compared": "PATTERN SEQ(A a, B b, C c) WHERE [k] AND c.x > a.x AND c.j > a.j WITHIN 40 s",
+    "no key": "PATTERN SEQ(A a, D d) WHERE a.x + d.x > 1.9 WITHIN 20 s",
+    "text": "PATTERN SEQ(A a, B b, D d) WHERE [name] WITHIN 40 s RETURN d.x AS x",
+    "leading": "PATTERN SEQ(!D d, A a, C c) WHERE [k] WITHIN 30 s",
+}
+
+
+def named(batch):
+    """With a column of texts, some of them empty."""
+    names = pa.array([f"n{k % 50}" if k % 50 else "" for k in batch.column("k").to_pylist()])
+    return batch.append_column("name", names)
+
+
+@pytest.mark.parametrize("identified", [True, False])
+@pytest.mark.parametrize(("size", "n"), [(1, 2_000), (7, 6_000), (300, 30_000), (1_024, 30_000)])
+def test_small_batches_say_the_same_in_one_step(size, n, identified):
+    """Against the express road's own kernels, and against the road with all steps; restored crosswise now and then."""
+    if kernels.step is None:
+        pytest.skip("the kernels are not compiled: there are no steps")
+    levels = [lc.Aggressive("40 s"), lc.Aggressive("45 s")]
+    queries = [lc.Query(t, name=name, level=levels[i % 2]) for i, (name, t) in enumerate(STEPS.items())]
+    runtimes = [lc.Runtime(lc.Stream(id="id" if identified else None, unit="s"), queries) for _ in range(3)]
+    whole = named(stream(n, 40, 0.2, 11, twice=0.02 if size < 10 else 0.0005))  # with one, a batch takes no step
+    if not identified:
+        whole = whole.drop_columns(["id"])
+    for number, begin in enumerate(range(0, n, size)):
+        if number == 1:
+            one = runtimes[0]._engine
+            one.express = Counted.of(one, one.lanes)
+        if number % 97 == 50:
+            express = runtimes[0]._engine.express
+            runtimes = [lc.Runtime.restore(r.snapshot()) for r in (runtimes[1], runtimes[2], runtimes[0])]
+            one = runtimes[0]._engine
+            one.express = Counted.of(one, one.lanes)
+            one.express.steps = express.steps
+        batch = ("process", whole.slice(begin, size))
+        one, two, three = runtimes
+        if number:
+            without_steps(two)
+        expected = net(ordinary(three), batch)
+        assert net(one, batch) == expected
+        assert net(two, batch) == expected
+    one, two, three = (runtime._engine for runtime in runtimes)
+    assert one.express.steps > 0.1 * n / size, "hardly any batch went by a step"
+    one._check()
+    assert one.log.held < 0.8 * n or n < 4_000, "nothing was forgotten"
+    for lane, twin in zip(one.lanes, three.lanes, strict=True):
+        for store, same in zip(lane.all_stores(), twin.all_stores(), strict=True):
+            assert needed(runtimes[0], lane, store) == needed(runtimes[2], twin, same)
+
+
+def test_a_batch_that_takes_no_step_has_changed_nothing():
+    """An id that comes twice, a null, a row that is late: what was entered before it is taken out again."""
+    if kernels.step is None:
+        pytest.skip("the kernels are not compiled: there are no steps")
+    plain = stream(300, 20, 0, 1, first=300).to_pylist()
+    for row in plain:
+        row["id"] = 1_000 + len(str(row)) + row["ts"] * 7 + row["k"] * 100_003 + plain.index(row) * 1_000_003
+    for change in ({"id": plain[0]["id"]}, {"x": None}, {"k": None}, {"ts": -500}, {"type": None}):
+        runtime, other = counted(), counted()
+        odd = pa.RecordBatch.from_pylist([*plain[:-1], {**plain[-1], **change}], schema=stream(1, 2, 0, 1).schema)
+        log, ids = runtime._engine.log, runtime._engine.ids
+        before = len(log), len(ids), sorted(ids.refs().tolist())
+        assert runtime._engine.express.step(odd) is None
+        assert before == (len(log), len(ids), sorted(ids.refs().tolist()))
+        assert told(runtime, ("process", odd)) == told(ordinary(other), ("process", odd))
+
+
 def needed(runtime, lane, store):
     """The references of a store's events that may still change an answer."""
     refs = store.events()[1]
@@ -119,11 +207,20 @@ def matches_of_all(batches):
 
 
 class Counted(Express):
-    """Counts the batches that take the road."""
+    """Counts the batches that take the road, and those of them that take it in one step."""
+
+    taken = steps = 0
 
     def process(self, batch, passed):
-        self.taken = getattr(self, "taken", 0) + 1
+        self.taken += 1
         return super().process(batch, passed)
+
+    def step(self, given):
+        pieces = super().step(given)
+        if pieces is not None:
+            self.taken += 1
+            self.steps += 1
+        return pieces
 
 
 def counted(level=None, **options):
@@ -131,7 +228,7 @@ def counted(level=None, **options):
     runtime = lc.Runtime(lc.Stream(id="id", unit="s", **options), query)
     runtime.process(stream(10, 3, 0, 1))
     if runtime._engine.express is not None:
-        runtime._engine.express = Counted.of(runtime._engine)
+        runtime._engine.express = Counted.of(runtime._engine, runtime._engine.lanes)
     return runtime
 
 
@@ -146,6 +243,9 @@ def taken(runtime, *batches, **options):
 def test_plain_batches_take_the_express_road():
     batches = [stream(20, 3, 0, seed, first=20 * seed) for seed in range(1, 6)]
     assert taken(counted(), *batches) == 5
+    runtime = counted()
+    taken(runtime, *batches)
+    assert kernels.step is None or runtime._engine.express.steps > 0
     assert taken(counted(), batches[0], cuts=[3]) == 0
     assert taken(counted(), batches[0], clocks=np.arange(20)) == 0
 

@@ -161,7 +161,7 @@ def test_what_was_read_stays_when_its_batch_is_gone():
 def test_wrong_arguments_are_refused():
     schema, array = pa.record_batch({"a": [1]}).__arrow_c_array__()
     role, names = np.zeros(1, np.int64), (np.zeros(1, np.int32), np.zeros(0, np.uint8))
-    rest = (1, 1, 10, 0, 1)
+    rest = (1, 1, 10, 1, 0)
     with pytest.raises(ValueError, match="PyCapsule"):
         kernels.read_rows(array, schema, role, *names, *rest)
     with pytest.raises(TypeError, match="arguments"):

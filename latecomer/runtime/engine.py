@@ -129,15 +129,15 @@ class Engine:
         for i, plan in enumerate(plans):
             unsure = isinstance(patterns[i], IntervalPattern)
             groups.setdefault((unsure, plan.level, i if adapts(plan.level) else None), []).append(i)
-        self.lanes: list[AnyLane] = []
+        self._lanes: list[AnyLane] = []
         for group in groups.values():
             unsure_ones = [(i, p) for i in group if isinstance(p := patterns[i], IntervalPattern)]
             common = numbers, self.layout, self.log, self._testers, paging
             if unsure_ones:
                 uncertain = self.intake.intervals, counters
-                self.lanes.append(IntervalLane(policies[group[0]], unsure_ones, *common, *uncertain))
+                self._lanes.append(IntervalLane(policies[group[0]], unsure_ones, *common, *uncertain))
             else:
-                self.lanes.append(Lane(policies[group[0]], [(i, patterns[i]) for i in group], *common))
+                self._lanes.append(Lane(policies[group[0]], [(i, patterns[i]) for i in group], *common))
         self.numbers = numbers
         self._roles = frozenset((id_name, stream.ts, stream.type))
         #: Types that only queries ask for that were dropped.
@@ -147,7 +147,7 @@ class Engine:
         self.broken = False
         #: The events that are kept; None: all.
         self.share: Share | None = None
-        selections = {s for lane in self.lanes for s in lane.stores}
+        selections = {s for lane in self._lanes for s in lane.stores}
         self._conditions = {c: compile_truth(c, times) for s in selections for c in s.filter}
         self.change_schema = change_schema(plans, stream, schema, kept[id_name], self.intake.ts_type)
         self._changes = [
@@ -157,9 +157,20 @@ class Engine:
         self._late = LateWriter(stream, self.intake.schema, id_name, self.intake.ts_type)
         self.late_schema = self._late.schema
         #: The road for batches in which nothing is out of the ordinary; None: there is none.
-        self.express = Express.of(self)
+        self.express = Express.of(self, self._lanes)
         self.no_changes = self.change_schema.empty_table()
         self.no_late = self.late_schema.empty_table()
+
+    @property
+    def lanes(self) -> list[AnyLane]:
+        """The lanes, which have heard of all events."""
+        if self.express is not None:
+            self.express.leave()
+        return self._lanes
+
+    @lanes.setter
+    def lanes(self, lanes: list[AnyLane]) -> None:
+        self._lanes = lanes
 
     def _pattern(self, plan: Plan, kept: Mapping[str, pa.DataType], times: Times) -> Pattern:
         """The plan's joins: over instants, or over intervals, of which an instant is one."""
@@ -207,11 +218,14 @@ class Engine:
         """
         if self.memory is not None:
             self.memory.make_room(given.nbytes + self.ids.growth(given.num_rows))
+        self.counters["rows"] += given.num_rows
+        express = self.express if clocks is None and not cuts and not details else None
+        if express is not None and (pieces := express.step(given)) is not None:
+            yield from pieces
+            return
         batch = self.intake.read(given, details)
         self.broken = True  # until all is done
-        self.counters["rows"] += len(batch)
-        express = self.express
-        if express is not None and batch.reading is not None and clocks is None and not cuts:
+        if express is not None and batch.reading is not None:
             self._ignore(batch)
             passed = self.time.pass_by(batch, express.delay)
             if passed is not None:
@@ -340,7 +354,7 @@ class Engine:
         if self.ids.due(len(rows)):
             # By what could be forgotten before this batch: an early row of it may repeat what a late row lets go.
             first = np.repeat(rows[:1], len(self.types))
-            self._forget_ids(floors(None, np.arange(len(self.types)), first), len(rows))
+            self.forget_ids(floors(None, np.arange(len(self.types)), first), len(rows))
         repeats = conflicts = _NONE_OF_THEM
         kept, left = rows, None  # rows whose ids are not known as cold, and where they are among all
         if self.cold is not None and len(self.cold):
@@ -483,10 +497,10 @@ class Engine:
         """
         if self.log.looks:
             clock, proofs = self.time.clock.value, self.time.proofs
-            floor = min(min(lane.floor(clock, proofs), lane.oldest()) for lane in self.lanes)
+            floor = min(min(lane.floor(clock, proofs), lane.oldest()) for lane in self._lanes)
             if floor > BEGINNING:
                 self.log.drop_before(floor)
-        purges = sum(lane.purges for lane in self.lanes)
+        purges = sum(lane.purges for lane in self._lanes)
         if purges != self._purges:
             self._purges = purges
             self._compact()
@@ -508,7 +522,7 @@ class Engine:
         if 2 * len(live) < len(self.log):
             self.log.compact(live)
 
-    def _forget_ids(self, floors: I64, more: int) -> None:
+    def forget_ids(self, floors: I64, more: int) -> None:
         """Forget ids of events below the floor of their type, and make room for ``more``."""
         if self.ids.tend(more, lambda refs: self.log.reach(refs, floors)) and self.cold is not None:
             self.cold.forget(lambda ts, types: ts >= floors[types])

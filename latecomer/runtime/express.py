@@ -3,26 +3,31 @@
 Rule: it gives what the road of :class:`latecomer.runtime.engine.Engine` gives, with fewer steps, and is taken where the
 others have nothing to do: all rows could be read in one pass, time is one clock of the events themselves, state is in
 memory, no event breaks its promise, and every level corrects itself. Nobody can tell which road a batch took
-(``tests/test_express.py``).
+(``tests/test_express.py``). Small batches go on it by one step each (``step.py``), if they can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
+from latecomer.consistency.clock import BEGINNING
 from latecomer.consistency.policy import AggressivePolicy, adapts
 from latecomer.runtime.intake import Batch
 from latecomer.runtime.lane import Lane
 from latecomer.runtime.reading import Reading
+from latecomer.runtime.rows import Answer
+from latecomer.runtime.step import MOST, Step
 from latecomer.runtime.timekeeper import Passed, counted
 from latecomer.storage import kernels
 from latecomer.storage.columns import I64
 
 if TYPE_CHECKING:
     from latecomer.runtime.engine import Engine, Piece
+    from latecomer.runtime.intervals.lane import AnyLane
 
 #: State is looked through for what may go when the clock has moved by this part of a slice: each look has its price.
 _PART = 64
@@ -43,11 +48,14 @@ class Express:
                 kept = lane.policy.retention(query.pattern.window) or 0
                 np.maximum.at(self._kept, list(query.types), kept)
         self._tidy_at = -(2**63)
+        self._step: Step | None = None
+        self._planned = self._checked = False  # whether it is known if there are steps, and if the log is fit for them
+        self._moved = False  # whether a step has left something to lanes
 
     @classmethod
-    def of(cls, engine: Engine) -> Express | None:
-        lanes = [lane for lane in engine.lanes if isinstance(lane, Lane)]
-        prompt = len(lanes) == len(engine.lanes) and all(
+    def of(cls, engine: Engine, given: Sequence[AnyLane]) -> Express | None:
+        lanes = [lane for lane in given if isinstance(lane, Lane)]
+        prompt = len(lanes) == len(given) and all(
             isinstance(lane.policy, AggressivePolicy)
             and lane.pending is None
             and not any(adapts(query.pattern.plan.level) for query in lane.queries)
@@ -55,13 +63,78 @@ class Express:
         )
         return cls(engine, lanes) if prompt and engine.memory is None and engine.time.by_events_alone else None
 
+    def leave(self) -> None:
+        """Somebody looks at lanes, or is about to change them."""
+        self._catch_up()
+        self._planned = False
+
+    def _catch_up(self) -> None:
+        """Let lanes know what only the clock decides."""
+        self._checked = False
+        if self._moved:
+            self._moved = False
+            for lane in self._lanes:
+                self._advance(lane)
+                lane.catch_up(self._engine.time.proofs)
+
+    def _advance(self, lane: Lane) -> None:
+        lane.clock = self._engine.time.clock.value
+        lane.policy.advance(lane.clock, None)
+
+    def step(self, given: pa.RecordBatch) -> Iterator[Piece] | None:
+        """As :meth:`process`, of a small batch that nobody has read yet, in one step; None, and nothing has changed, if
+        that cannot be.
+        """
+        engine, n = self._engine, given.num_rows
+        if not self._planned:
+            self._step, self._planned = Step.of(engine, self._lanes), True
+        if self._step is None or n > MOST or not given.schema.equals(engine.intake.given):
+            return None
+        if not self._checked:
+            if not self._step.possible:
+                return None
+            self._checked = True
+        if engine.ids.due(n):
+            floors = np.full(len(engine.types), engine.time.clock.value) - self._kept
+            engine.forget_ids(np.maximum(floors, BEGINNING), n)
+        engine.broken = True
+        found = self._step.take(given, engine.time.clock.value, self.delay)
+        if found is None:
+            engine.broken = False
+            return None
+        clock, known, behind, answers = found
+        self._moved = True
+        engine.time.pass_to(clock, behind)
+        self._count(n, known)
+        return self._told(answers, clock)
+
+    def _told(self, answers: Iterator[Answer], clock: int) -> Iterator[Piece]:
+        yield from self._engine.write(answers)
+        if clock >= self._tidy_at or self._engine.log.looks:
+            self._tidy(clock)
+        self._engine.broken = False
+
+    def _count(self, n: int, known: int) -> None:
+        counters = self._engine.counters
+        counters["events"] += n
+        counters["other_types"] += n - known
+
+    def _tidy(self, clock: int) -> None:
+        """Drop what nothing needs any more."""
+        self._catch_up()
+        if clock >= self._tidy_at:
+            self._tidy_at = clock + (1 << self._engine.layout.bits) // _PART
+            for lane in self._lanes:
+                lane.purge(self._engine.time.proofs)
+        self._engine.purge()
+
     def process(self, batch: Batch, passed: Passed) -> Iterator[Piece]:
         """As :meth:`Engine.process`, of a batch that was read in one pass and has no event that is late."""
+        self._catch_up()
         engine, reading = self._engine, batch.reading
         assert reading is not None
         n = len(batch)
-        engine.counters["events"] += n
-        engine.counters["other_types"] += n - passed.known
+        self._count(n, passed.known)
         rows = counted(n) if passed.known == n else (batch.types >= 0).nonzero()[0]
 
         def floors(_: Batch | None, types: I64, rows: I64) -> I64:
@@ -72,16 +145,12 @@ class Express:
         first = engine.log.end
         engine.log_rows(batch, rows, reading.content)
         clock = engine.time.clock.value
-        tidy = clock >= self._tidy_at
-        if tidy:
-            self._tidy_at = clock + (1 << engine.layout.bits) // _PART
         for lane in self._lanes:
-            lane.clock = clock
-            lane.policy.advance(clock, None)
+            self._advance(lane)
             self._place(lane, batch, reading, first)
-            yield from engine.write(lane.act(engine.time.proofs, tidy, passed=True))
-        if tidy or engine.log.looks:
-            engine.purge()
+            yield from engine.write(lane.act(engine.time.proofs, False, passed=True))
+        if clock >= self._tidy_at or engine.log.looks:
+            self._tidy(clock)
 
     def _place(self, lane: Lane, batch: Batch, reading: Reading, first: int) -> None:
         """Put the batch's events, whose references begin at ``first``, into the stores of a lane."""

@@ -57,6 +57,11 @@ class _Paved:
             yield seeds, Rows(all_refs, all_ts, own)
             found = None if rest is None else kernels.resume(rest, PIECE)
 
+    def plan(self, stores: Mapping[Store, int], columns: Sequence[str]) -> tuple[Any, ...]:
+        """The program, and by their places among ``stores`` and ``columns`` what it looks at, for ``native/plan.h``."""
+        looks = [stores[store] for store, _ in self._looks], [_VIEWS[view] for _, view in self._looks]
+        return self._program, *map(tuple, looks), tuple([columns.index(name) for name in self._columns])
+
     def order(self, keys: U64, refs: tuple[I64, ...], ts: tuple[I64, ...]) -> tuple[Any, ...] | None:
         """What the kernel is asked about these seeds; None: there is nothing to be found."""
         for store, view in self._needed:
@@ -67,6 +72,9 @@ class _Paved:
         columns, places = self._log.plain(self._columns), self._log.places()
         return self._program, sources, self._bits, columns, places, keys, refs, ts, PIECE, latest
 
+
+#: How ``native/plan.h`` counts views.
+_VIEWS = {View.OLD: 0, View.NEW: 1, View.ALL: 2}
 
 _NOTHING = np.zeros((0, 0), np.int64)
 
@@ -132,6 +140,21 @@ class CompiledMatcher(SequenceMatcher):
             return None
         counts, refs, ts = found
         return Answer(query, [(op, count) for op, count in zip(ops, counts, strict=True) if count], refs, ts)
+
+    def orders(self, stores: Mapping[Store, int], columns: Sequence[str]) -> tuple[Any, ...]:
+        """The join orders of :meth:`answer`, as ``native/plan.h`` reads them; empty where it has none.
+
+        ``stores``: their places; ``columns``: of the log.
+        """
+        seeds = [*self._losing_from, *self._gaining_from]
+        lost = len(self._losing)
+        return tuple(
+            [
+                (program, number >= lost, stores[seeds[number]], *looks)
+                for number, road in enumerate(self._paved)
+                for program, *looks in [road.plan(stores, columns)]
+            ]
+        )
 
     def _gained(self, position: int, seeds: Rows, ordered: bool) -> Iterator[Rows]:
         road, seed = self._gaining[position][ordered], self._pattern.inserts[position].seed

@@ -111,13 +111,14 @@ class Intake:
         self._short = first_words(pa.array(names, pa.string())) if short else None
         self._type_names = pa.array(names, pa.string())
         self._lookup = pc.SetLookupOptions(value_set=self._type_names)
-        self._rows: RowReader | None = None
+        #: Reads batches in one pass; None: it cannot be done.
+        self.rows: RowReader | None = None
 
     def prepare(self, keys: Collection[str], kept: Collection[str]) -> None:
         """Hashes of the columns ``keys`` will be wanted, and the values of those that are ``kept``."""
         if kernels.read_rows is not None and self.reader is None:
             names = self._type_names
-            self._rows = RowReader(self.stream, self.unit, self.given, names, self._known, keys, kept)
+            self.rows = RowReader(self.stream, self.unit, self.given, names, self._known, keys, kept)
 
     def promised(self, ts: int, source: Any) -> int:
         """A promise about times of ``source`` (None: of all) as one about the times by which events are ordered."""
@@ -132,8 +133,8 @@ class Intake:
         """Bring a batch into the schema and sort out malformed rows."""
         n = given.num_rows
         as_usual = given.schema.equals(self.given)
-        if self._rows is not None and as_usual and not details:
-            reading = self._rows.read(given, self.next_number)
+        if self.rows is not None and as_usual and not details:
+            reading = self.rows.read(given, self.next_number)
             if reading is not None:
                 return self._batch(given, reading)
         bad = np.zeros(n, bool)
@@ -150,7 +151,7 @@ class Intake:
             ts = self._intervals(self.reader, columns, types == PUNCTUATION, bad, details)
         if self.stream.id is None:
             columns[NUMBER] = pa.array(np.arange(self.next_number, self.next_number + n))
-            self.next_number += n
+        self.count(n)
         if columns[self.id_name].null_count:
             _mark(columns[self.id_name], bad, details, f"{self.id_name} is null", types != PUNCTUATION)
         malformed = bad.nonzero()[0]
@@ -159,12 +160,15 @@ class Intake:
 
     def _batch(self, given: pa.RecordBatch, reading: Reading) -> Batch:
         """A batch whose rows were read in one pass."""
-        numbered = None
-        if self.stream.id is None:
-            numbered = self.next_number
-            self.next_number += given.num_rows
+        numbered = self.next_number if self.stream.id is None else None
+        self.count(given.num_rows)
         types = self._without_punctuation(reading.numbers)
         return Batch(Columns(given, numbered), reading.ts, types, {}, reading=reading)
+
+    def count(self, n: int) -> None:
+        """Give numbers to ``n`` more rows, where they have no ids."""
+        if self.stream.id is None:
+            self.next_number += n
 
     def _without_punctuation(self, numbers: I64) -> I64:
         """Numbers of types, in which that of punctuation has become PUNCTUATION."""

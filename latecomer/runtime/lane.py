@@ -169,7 +169,13 @@ class Lane:
         waits = self.pending.earliest() if self.pending else None
         self._raise_floors(proofs, waits)
         if tidy:
-            self._purge(proofs, waits)
+            self.purge(proofs, waits)
+
+    def catch_up(self, proofs: Proofs) -> None:
+        """Act on the clock as it is now, where that changes no answer: after events that did not come this way."""
+        for query in self.queries:
+            query.horizons, query.clock = self._horizons(query, proofs), self.clock
+        self._raise_floors(proofs, None)
 
     def _picked(self, selector: Selector, accepted: Any, refs: I64) -> dict[Selection, Picked]:
         """The batch's accepted events, by selection."""
@@ -315,7 +321,8 @@ class Lane:
                 floor = min(floor, waits - query.pattern.window)
             query.floor = max(query.floor, floor)
 
-    def _purge(self, proofs: Proofs, waits: int | None) -> None:
+    def purge(self, proofs: Proofs, waits: int | None = None) -> None:
+        """Drop what is below the floors."""
         for selection, store in self.stores.items():
             floor = min(q.floor for q in self._users[selection])
             if floor > BEGINNING:

@@ -60,4 +60,4 @@ def drop(engine: Engine, names: Collection[str]) -> None:
     engine.lanes = [lane for lane in engine.lanes if lane.queries]
     looked_at = {number for lane in engine.lanes for number in lane.types}
     engine.ignored = np.array(sorted(set(range(len(engine.types))) - looked_at), np.int64)
-    engine.express = Express.of(engine)
+    engine.express = Express.of(engine, engine.lanes)

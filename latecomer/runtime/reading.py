@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -66,38 +67,31 @@ class RowReader:
         keys: Collection[str],
         kept: Collection[str],
     ) -> None:
+        self._names = schema.names
         roles = []
         for name in schema.names:
             role = {stream.type: _TYPE, stream.ts: _TIME, stream.id: _ID}.get(name, _SAID)
             roles.append(role | _HASHED * (name in keys) | _KEPT * (name in kept))
-        self._roles = np.array(roles, np.int64)
         self._keys = [name for name in schema.names if name in keys]
         self._kept = [name for name in schema.names if name in kept]
         _, edges, letters = names.buffers()
-        self._edges = np.frombuffer(edges, np.int32, len(names) + 1)
-        self._letters = np.frombuffer(letters, np.uint8) if letters is not None else np.zeros(0, np.uint8)
-        self._types = types
+        ends = np.frombuffer(edges, np.int32, len(names) + 1)
+        texts = np.frombuffer(letters, np.uint8) if letters is not None else np.zeros(0, np.uint8)
         timed = schema.field(stream.ts).type
         per_value, per_unit = (UNITS[timed.unit], UNITS[unit]) if pa.types.is_timestamp(timed) else (1, 1)
-        self._factor, self._divisor = max(per_value // per_unit, 1), max(per_unit // per_value, 1)
+        scale = max(per_value // per_unit, 1), max(per_unit // per_value, 1)
+        #: What does not depend on the batch, as kernels want it.
+        self.words: tuple[Any, ...] = np.array(roles, np.int64), ends, texts, *scale, FAR, types
+
+    def field(self, name: str) -> int | None:
+        """The place of a column in batches; None: it has none."""
+        return self._names.index(name) if name in self._names else None
 
     def read(self, given: pa.RecordBatch, first: int) -> Reading | None:
         """What is known of each row, or None: not to be read here. ``first``: the number of the first row, where the
         stream has no ids.
         """
-        schema, array = given.__arrow_c_array__()
-        found = kernels.read_rows(
-            schema,
-            array,
-            self._roles,
-            self._edges,
-            self._letters,
-            self._factor,
-            self._divisor,
-            FAR,
-            first,
-            self._types,
-        )
+        found = kernels.read_rows(*given.__arrow_c_array__(), *self.words, first)
         if found is None:
             return None
         numbers, ts, content, ids, hashes, raw = found

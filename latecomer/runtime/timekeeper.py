@@ -110,10 +110,14 @@ class Timekeeper:
         clock, late, known, behind = kernels.judge(batch.ts, batch.types, self.clock.value, delay)
         if late:
             return None
+        self.pass_to(clock, behind)
+        return Passed(known, behind)
+
+    def pass_to(self, clock: int, behind: I64) -> None:
+        """Events have passed by that have moved the clock so far; by how much each was behind it."""
         assert isinstance(self.clock, StreamClock)
         self.clock.pass_by(clock)
-        self.lateness.add(_many(0, len(batch)), behind)
-        return Passed(known, behind)
+        self.lateness.add(_many(0, len(behind)), behind)
 
     def read(self, batch: Batch, clocks: I64 | None) -> Moments:
         """Move through a batch. Rows that are ahead lose their type."""

@@ -47,22 +47,22 @@ _SHORT, _BACK = 3 << 18, 4
 _AHEAD = 4
 
 
-class Buffer:
+class Buffer(kernels.Span):
     """A growable NumPy array. ``live()`` is the values that were appended and not dropped.
 
     >>> b = Buffer(np.dtype(np.int64)); b.append(np.array([1, 2, 3])); b.drop(1); b.live().tolist()
     [2, 3]
     """
 
-    __slots__ = ("_data", "_due", "_end", "_limit", "_next", "_room", "_spare", "_start", "_used", "dtype")
+    __slots__ = ("_due", "_room", "_used", "dtype")
 
     def __init__(self, dtype: np.dtype[Any], spare: int = 0) -> None:
         """``spare``: so many values behind the live ones are memory that may be read, whatever it holds."""
         self.dtype = dtype
         self._spare = spare
         self._start = self._end = 0
-        self._take(Room(spare, dtype))
         self._next: _Copy | None = None
+        self._take(Room(spare, dtype))
         self._due = 0
 
     def _take(self, room: Room) -> None:
@@ -78,7 +78,8 @@ class Buffer:
         return self._end - self._start
 
     def live(self) -> Array:
-        return self._data[self._start : self._end]
+        values: Array = self._data[self._start : self._end]
+        return values
 
     def append(self, values: Array) -> None:
         n = len(values)
@@ -175,7 +176,8 @@ class Buffer:
 
     def with_spare(self) -> Array:
         """The live values and the spare ones behind them."""
-        return self._data[self._start : self._end + self._spare]
+        values: Array = self._data[self._start : self._end + self._spare]
+        return values
 
     @property
     def nbytes(self) -> int:
@@ -214,33 +216,29 @@ class Column(Protocol):
 class _Validity:
     """Which values are not null; costs nothing until the first null comes."""
 
-    __slots__ = ("_bits", "_count")
+    __slots__ = ("_bits",)
 
     def __init__(self) -> None:
         self._bits: Buffer | None = None
-        self._count = 0
 
-    def append(self, values: pa.Array) -> None:
+    def append(self, values: pa.Array, before: int) -> None:
+        """``before``: how many values there have been."""
         if values.null_count and self._bits is None:
             self._bits = Buffer(np.dtype(bool))
-            self._bits.append(np.ones(self._count, bool))
+            self._bits.append(np.ones(before, bool))
         if self._bits is not None:
             self._bits.append(values.is_valid().to_numpy(zero_copy_only=False))
-        self._count += len(values)
 
     def append_valid(self, n: int) -> None:
         """``n`` values without nulls."""
         if self._bits is not None:
             self._bits.append(np.ones(n, bool))
-        self._count += n
 
     def drop(self, n: int) -> None:
-        self._count -= n
         if self._bits is not None:
             self._bits.drop(n)
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> None:
-        self._count = int(np.count_nonzero(mask))
         if self._bits is not None:
             self._bits.keep(mask)
 
@@ -279,7 +277,7 @@ class FixedColumn:
     def append(self, values: pa.Array, rows: I64 | None = None) -> None:
         """Add ``values``, or (``rows``) those at these positions."""
         if rows is None:
-            self._valid.append(values)
+            self._valid.append(values, len(self.values))
             self.values.append(self._raw(values))
         elif values.null_count or not self._valid.none:
             self.append(values.take(pa.array(rows)))
@@ -309,6 +307,11 @@ class FixedColumn:
     @property
     def no_nulls(self) -> bool:
         return self._valid.none
+
+    @property
+    def spans(self) -> tuple[Buffer, Buffer | None]:
+        """The values, and of texts their offsets."""
+        return self.values, None
 
     def plain(self) -> Plain:
         return self.values.live(), None, self._valid.live()
@@ -366,8 +369,8 @@ class BytesColumn:
         dtype = np.dtype(np.int64 if large else np.int32)
         _, offsets_buffer, data_buffer = values.buffers()
         offsets = np.frombuffer(offsets_buffer, dtype, n + 1, dtype.itemsize * values.offset)
+        self._valid.append(values, len(self._offsets) - 1)
         self._append(offsets, _NO_BYTES if data_buffer is None else np.frombuffer(data_buffer, np.uint8))
-        self._valid.append(values)
 
     def append_raw(self, offsets: Array, data: Array) -> None:
         """Add texts, none of them null: text i is ``data[offsets[i] : offsets[i + 1]]``."""
@@ -403,6 +406,11 @@ class BytesColumn:
     @property
     def no_nulls(self) -> bool:
         return self._valid.none
+
+    @property
+    def spans(self) -> tuple[Buffer, Buffer | None]:
+        """The bytes, and the offsets."""
+        return self._data, self._offsets
 
     def plain(self) -> Plain:
         return self._data.live(), self._offsets.live(), self._valid.live()

@@ -154,6 +154,19 @@ class IdIndex:
         self._reach(int(refs[0]), int(refs[-1]))
         return self._put(hashes, refs, unique=True)
 
+    def entering(self, first: int, n: int) -> tuple[Array, Array, Array, Array, int, int]:
+        """Where compiled code may enter up to ``n`` rows with the references from ``first`` on, as :meth:`enter` does;
+        :meth:`entered` is to be told how many it has. There must be room for all.
+        """
+        self._reach(first, first + n - 1)
+        old, new = self._table, self._next or self._table
+        return old.marks, old.refs, new.marks, new.refs, self._first, self._done
+
+    def entered(self, n: int) -> None:
+        """So many rows have been entered."""
+        self._count += n
+        self._due += n * self._pace
+
     def add(self, hashes: U64, refs: I64) -> None:
         """Enter ``refs`` under ``hashes``, whatever is there already."""
         self._span(refs)
@@ -171,8 +184,7 @@ class IdIndex:
         left, entered = kernels.put(
             old.marks, old.refs, new.marks, new.refs, self._first, self._done, hashes, refs, unique
         )
-        self._count += entered
-        self._due += entered * self._pace
+        self.entered(entered)
         return left
 
     def _span(self, refs: I64) -> None:

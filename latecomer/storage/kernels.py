@@ -37,13 +37,17 @@ from latecomer.storage.twins.runs import (
     nearest,
     stretches,
 )
+from latecomer.storage.twins.span import Span
 
 __all__ = [
+    "ALONE",
     "COMPILED",
     "SWITCH",
     "TWINS",
     "Arranged",
+    "Recent",
     "Run",
+    "Span",
     "arrange",
     "arrange_each",
     "codes_in",
@@ -70,6 +74,7 @@ __all__ = [
     "mix",
     "nearest",
     "pick",
+    "plan",
     "program",
     "put",
     "ranks",
@@ -79,6 +84,7 @@ __all__ = [
     "scramble",
     "sift",
     "sow",
+    "step",
     "stretches",
     "take_out",
     "text_numbers",
@@ -114,7 +120,11 @@ TWINS = (
     "arrange_each",
     "judge",
     "reached",
+    "Span",
 )
+
+#: What is there in compiled form alone; None where it is not. What it means is said by modules of ``runtime/``.
+ALONE = ("program", "follow", "follow_each", "resume", "read_rows", "write_changes", "plan", "step", "Recent")
 
 #: The environment variable that chooses: ``numpy``, ``compiled`` (an error where it was not built), or nothing.
 SWITCH = "LATECOMER_KERNEL"
@@ -131,6 +141,12 @@ read_rows: Any = None
 
 #: Makes a whole record batch of changes (``native/output.h``); None: it takes one column after another.
 write_changes: Any = None
+
+#: A small batch's whole way through an engine (``native/plan.h``, ``native/step.h``), and the events that it brings to
+#: a store (``native/recent.h``); None: it takes one kernel after another, as :mod:`latecomer.runtime.express` does.
+plan: Any = None
+step: Any = None
+Recent: Any = None
 
 
 def _choose(wanted: str) -> bool:
@@ -149,7 +165,7 @@ def _choose(wanted: str) -> bool:
         return False
     for name in TWINS:
         globals()[name] = getattr(native, name, globals()[name])  # one that was built before knows fewer
-    for name in ("program", "follow", "follow_each", "resume", "read_rows", "write_changes"):
+    for name in ALONE:
         globals()[name] = getattr(native, name, None)
     return True
 

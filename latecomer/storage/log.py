@@ -93,6 +93,21 @@ class EventLog:
         """The number that the next event will get."""
         return self._dense + len(self._ts) - len(self._sparse)
 
+    @property
+    def gapless(self) -> bool:
+        """Whether all events are in memory, and follow one another from :attr:`dense` on."""
+        return self.pages is None and not len(self._sparse)
+
+    @property
+    def dense(self) -> int:
+        """The number from which on all events are present."""
+        return self._dense
+
+    @property
+    def spans(self) -> tuple[Buffer, Buffer, Buffer]:
+        """Times, types and contents."""
+        return self._ts, self._types, self._content
+
     def coming(self, ts: I64) -> I64:
         """The references that events at ``ts`` will get if they are appended next."""
         numbers = np.arange(self.end, self.end + len(ts))

@@ -191,11 +191,6 @@ class Frame:
             old = [s.run for s in self.saved if s.run is not None] + old
         return old if view is View.OLD else old + new
 
-    def commit(self) -> None:
-        if self.new is not None:
-            self.old.add(self.new)
-            self.new = None
-
     @property
     def whole(self) -> bool:
         """Whether all events are in memory."""
@@ -222,7 +217,9 @@ class Store:
     def __init__(self, layout: CodeLayout, pager: Pager | None = None) -> None:
         self.layout = layout
         self._pager = pager
-        self.frames: SortedDict[int, Frame] = SortedDict()
+        self._frames: SortedDict[int, Frame] = SortedDict()
+        #: What small batches have brought, which is part of no frame yet: see :meth:`expose`.
+        self.recent: Any = None if kernels.Recent is None or pager is not None else kernels.Recent()
         self.staged = _NOTHING
         self._dirty: list[int] = []
         self._working: dict[int, Frame] = {}  # frames with tasks
@@ -234,6 +231,37 @@ class Store:
         self._listed: dict[View, list[kernels.Run]] = {}  # the runs of each view that are later than what is away
         self.away_until = -(2**63)  #: all events later than this are in memory
 
+    @property
+    def frames(self) -> SortedDict[int, Frame]:
+        """The frames by slice; all committed events are in them."""
+        if self.recent is not None and self.recent.count:
+            self._take_in()
+        return self._frames
+
+    def expose(self) -> None:
+        """Show to :attr:`recent` what compiled code looks at: the runs of all committed events, which have been
+        recent themselves. It adds those of small batches to the recent ones.
+        """
+        recent = self.recent
+        recent.runs, recent.latest = self.source(View.OLD), self._latest[0]
+
+    def _take_in(self) -> None:
+        """What is recent goes into frames."""
+        came = self.recent.count
+        self._latest[0] = self.recent.latest
+        for number, codes, refs in self.recent.take():
+            self._commit(number, Run(codes, refs))
+        self._moved()
+        self._sizes[0] += came
+        if self._working:
+            self._work(came)
+
+    def _moved(self) -> None:
+        """Runs are others than before."""
+        self._listed.clear()
+        if self.recent is not None:
+            self.recent.runs = None
+
     def stage(self, hashes: U64, ts: I64, refs: I64) -> None:
         """Take in a batch's events (any order); they are in the views NEW and ALL until :meth:`commit`."""
         if len(ts) == 0:
@@ -243,12 +271,14 @@ class Store:
     def place(self, arranged: kernels.Arranged) -> None:
         """As :meth:`stage`, of events that are arranged already."""
         codes, ts, refs, keys, parts, latest = arranged
+        if self.recent is not None and self.recent.count:
+            self._take_in()
         if len(parts) == 1:
             self._put(parts[0][0], Run(codes, refs))
         else:
             for number, start, end in parts:
                 self._put(number, Run(codes[start:end], refs[start:end]))
-        self._listed.clear()
+        self._moved()
         self.staged = Staged(keys, ts, refs)
         self._sizes[1] = len(refs)
         self._latest[1] = latest
@@ -258,22 +288,28 @@ class Store:
         self._dirty.append(number)
 
     def _frame(self, number: int) -> Frame:
-        frame = self.frames.get(number)
+        frame = self._frames.get(number)
         if frame is None:
-            frame = self.frames[number] = Frame(self.layout.mask)
+            frame = self._frames[number] = Frame(self.layout.mask)
         return frame
+
+    def _commit(self, number: int, run: Run) -> None:
+        frame = self._frame(number)
+        frame.old.add(run)
+        if frame.old.busy:
+            self._working.setdefault(number, frame)
 
     def commit(self) -> None:
         """Make the staged events part of the committed state, and go on with tasks."""
         came = self._sizes[1]
         if self._dirty:
             for number in self._dirty:
-                frame = self.frames[number]
-                frame.commit()
-                if frame.old.busy:
-                    self._working.setdefault(number, frame)
+                frame = self._frames[number]
+                assert frame.new is not None
+                new, frame.new = frame.new, None
+                self._commit(number, new)
             self._dirty = []
-            self._listed.clear()
+            self._moved()
             self._sizes = [self._sizes[0] + came, 0]
             self._latest = [max(self._latest), -(2**63)]
             self.staged = _NOTHING
@@ -292,11 +328,11 @@ class Store:
     def _dropped(self, number: int, frame: Frame, gone: int) -> None:
         """So many events are gone from a frame, and its runs are others."""
         self._sizes[0] -= gone
-        self._listed.clear()
+        self._moved()
         if frame.old.busy:
             self._working[number] = frame
         if not len(frame):
-            del self.frames[number]
+            del self._frames[number]
 
     @property
     def in_memory(self) -> bool:
@@ -306,11 +342,15 @@ class Store:
     def count(self, view: View) -> int:
         """How many events the view holds."""
         old, new = self._sizes
+        if self.recent is not None:
+            old += self.recent.count
         return old if view is View.OLD else new if view is View.NEW else old + new
 
     def latest(self, view: View) -> int:
         """No event of the view has a later time."""
         old, new = self._latest
+        if self.recent is not None and self.recent.count:
+            old = self.recent.latest
         return old if view is View.OLD else new if view is View.NEW else max(old, new)
 
     def join(self, keys: U64, lo: I64, hi: I64, view: View, most: int) -> tuple[I64, I64, I64] | int:
@@ -335,6 +375,8 @@ class Store:
 
     def source(self, view: View) -> list[kernels.Run]:
         """The events of a view that are later than :attr:`away_until`, as compiled kernels want them."""
+        if self.recent is not None and self.recent.count:
+            self._take_in()
         if view not in self._listed:
             slices: Iterable[int] = self.frames
             if self._pager is not None:
@@ -390,7 +432,7 @@ class Store:
             number, frame = self.frames.popitem(0)
             self._working.pop(number, None)
             self._sizes[0] -= len(frame)
-            self._listed.clear()
+            self._moved()
             self._free(frame.saved)
         if self.frames and floor - self._purged >= 1 << (bits - 2):
             number, frame = self.frames.peekitem(0)
@@ -445,7 +487,7 @@ class Store:
     def _renew(self, number: int, frame: Frame, runs: Iterable[Run]) -> None:
         """Let a frame have these fresh runs, and no other tasks than they give."""
         frame.old = Runs(self.layout.mask, runs)
-        self._listed.clear()
+        self._moved()
         self._working.pop(number, None)
         if frame.old.busy:
             self._working[number] = frame
@@ -504,7 +546,7 @@ class Store:
         frame = self.frames.get(number)
         if frame is not None and frame.saved:
             self.away_until = max(self.away_until, ((number + 1) << self.layout.bits) - 1)
-            self._listed.clear()
+            self._moved()
             for saved in frame.saved:
                 saved.run = None
 
@@ -515,7 +557,7 @@ class Store:
     @property
     def nbytes(self) -> int:
         """Bytes in memory. O(frames): a runtime with a budget asks often."""
-        total = _ENTRY * self._sizes[1]
+        total = _ENTRY * self._sizes[1] + (0 if self.recent is None else int(self.recent.nbytes))
         for frame in self.frames.values():
             total += frame.old.nbytes
             for saved in frame.saved:
@@ -543,7 +585,7 @@ class Store:
             self.away_until = max(self.away_until, ((number + 1) << self.layout.bits) - 1)
             self._frame(number).saved = [Saved((tuple(run), tuple(keys)), count) for (run, keys), count in saved]
         self._purged = state["purged"]
-        self._listed.clear()
+        self._moved()
         self._sizes = [sum(map(len, self.frames.values())), 0]
         self._latest[0] = state["latest"]
 

@@ -332,7 +332,7 @@ static npy_intp take_seeds(Follow *f, npy_intp most)
 }
 
 /* Take the next group through the move under way; how many rows stand. */
-static npy_intp step(Follow *f, npy_intp n)
+static npy_intp move_on(Follow *f, npy_intp n)
 {
     const Move *move = f->program->move + f->depth;
     const Level *level = f->level + f->depth;
@@ -360,7 +360,7 @@ static void follow_on(Follow *f, npy_intp most)
         if (f->depth < 0)
             n = take_seeds(f, few);
         else if ((n = take(f, f->level + f->depth, few)))
-            n = step(f, n);
+            n = move_on(f, n);
         else {
             f->depth--;
             continue;

@@ -44,6 +44,51 @@ static inline int id_gone_over(uint32_t mark, const IdTable *old, npy_intp first
 
 #define ID_AHEAD 12 /* rows: by then memory has answered */
 
+/* Enter references `own` under the marks of hashes; `unique`: only where the mark is new. `open` are the rows that were not
+ * entered, at most `most` (-1: any number) before it stops; `places`, if not NULL, where the others are, in `tables[0]` or
+ * (-1 - place) in `tables[1]`. How many rows are left open; -1: the table is full. */
+static npy_intp enter_ids(IdTable *tables, int64_t first, int64_t done, const uint64_t *hashes, const int64_t *own, npy_intp n,
+                          int unique, npy_intp most, int64_t *open, int64_t *places)
+{
+    npy_intp left = 0;
+    for (npy_intp i = 0; i < n && left != most; i++) {
+        if (i + ID_AHEAD < n) {
+            uint32_t mark = id_mark(hashes[i + ID_AHEAD]);
+            const IdTable *soon = &tables[id_gone_over(mark, &tables[0], first, done)];
+            npy_intp home = id_home(mark, soon->size);
+            PREFETCH(soon->marks + home);
+            PREFETCH(soon->refs + home * soon->width);
+        }
+        uint32_t wanted = id_mark(hashes[i]);
+        const IdTable *table = &tables[id_gone_over(wanted, &tables[0], first, done)];
+        uint32_t *marks = table->marks;
+        npy_intp size = table->size, at = id_home(wanted, size), steps = 0;
+        while (marks[at] && !(unique && marks[at] == wanted) && ++steps <= size)
+            at = at + 1 == size ? 0 : at + 1;
+        if (steps > size)
+            return -1;
+        if (marks[at]) {
+            open[left++] = i;
+            continue;
+        }
+        marks[at] = wanted;
+        if (table->width == 4)
+            ((uint32_t *)table->refs)[at] = (uint32_t)own[i];
+        else
+            ((int64_t *)table->refs)[at] = own[i];
+        if (places)
+            places[i] = table == tables ? at : -1 - at;
+    }
+    return left;
+}
+
+/* Take the first `n` of those out again that enter_ids() has entered last, all of them. */
+static void forget_ids(IdTable *tables, const int64_t *places, npy_intp n)
+{
+    while (n--)
+        tables[places[n] < 0].marks[places[n] < 0 ? -1 - places[n] : places[n]] = 0;
+}
+
 /* put(marks (32 bits), refs (32 or 64 bits), new marks, new refs, first, done, hashes, own (64 bits), unique) -> (rows
  * not entered, how many were): enter references under the marks of hashes; `unique`: only where the mark is new. The
  * tables are written to. */
@@ -51,7 +96,7 @@ static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Held held = {{0}, 0};
     IdTable tables[2];
-    npy_intp n = -1, left = 0, entered = 0;
+    npy_intp n = -1, left = 0;
     int64_t first, done;
     PyObject *rows = NULL, *result = NULL;
     int64_t *open = NULL;
@@ -66,42 +111,15 @@ static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t count)
     else if ((open = malloc((n + 1) * sizeof *open)) == NULL)
         PyErr_NoMemory();
     else {
-        int full = 0;
         NPY_BEGIN_THREADS_DEF;
         NPY_BEGIN_THREADS_THRESHOLDED(n);
-        for (npy_intp i = 0; i < n && !full; i++) {
-            if (i + ID_AHEAD < n) {
-                uint32_t mark = id_mark(hashes[i + ID_AHEAD]);
-                const IdTable *soon = &tables[id_gone_over(mark, &tables[0], first, done)];
-                npy_intp home = id_home(mark, soon->size);
-                PREFETCH(soon->marks + home);
-                PREFETCH(soon->refs + home * soon->width);
-            }
-            uint32_t wanted = id_mark(hashes[i]);
-            const IdTable *table = &tables[id_gone_over(wanted, &tables[0], first, done)];
-            uint32_t *marks = table->marks;
-            npy_intp size = table->size, at = id_home(wanted, size), steps = 0;
-            while (marks[at] && !(unique && marks[at] == wanted) && ++steps <= size)
-                at = at + 1 == size ? 0 : at + 1;
-            if (steps > size)
-                full = 1;
-            else if (marks[at])
-                open[left++] = i;
-            else {
-                marks[at] = wanted;
-                if (table->width == 4)
-                    ((uint32_t *)table->refs)[at] = (uint32_t)own[i];
-                else
-                    ((int64_t *)table->refs)[at] = own[i];
-                entered++;
-            }
-        }
+        left = enter_ids(tables, first, done, hashes, own, n, unique, -1, open, NULL);
         NPY_END_THREADS;
-        if (full)
+        if (left < 0)
             PyErr_SetString(PyExc_ValueError, "the table is full");
         else if ((rows = fresh(left, NPY_INT64))) {
             memcpy(DATA(rows), open, left * sizeof *open);
-            result = Py_BuildValue("Nn", rows, (Py_ssize_t)entered);
+            result = Py_BuildValue("Nn", rows, (Py_ssize_t)(n - left));
         }
     }
     free(open);

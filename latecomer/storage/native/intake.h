@@ -298,7 +298,7 @@ static int put_into(PyObject *list, PyObject *item)
     return !failed;
 }
 
-/* read_rows(schema, array, roles, edges, letters, factor, divisor, most, first, types) -> (numbers, ts, contents, ids,
+/* read_rows(schema, array, roles, edges, letters, factor, divisor, most, types, first) -> (numbers, ts, contents, ids,
  * hashes, kept) | None
  *
  * `schema` and `array` are the capsules of a record batch, `roles` says what each of its columns is. `edges` and
@@ -313,7 +313,7 @@ static PyObject *read_rows(PyObject *self, PyObject *const *args, Py_ssize_t cou
     Reading to = {0};
     npy_intp edges = -1, letters = -1;
     if (!expects(count, 10) || !integer(args[5], &to.factor) || !integer(args[6], &to.divisor) ||
-        !integer(args[7], &to.most) || !integer(args[8], &to.first) || !integer(args[9], &to.types))
+        !integer(args[7], &to.most) || !integer(args[8], &to.types) || !integer(args[9], &to.first))
         return NULL;
     const ArrowSchema *schema = PyCapsule_GetPointer(args[0], "arrow_schema");
     const ArrowArray *rows = schema ? PyCapsule_GetPointer(args[1], "arrow_array") : NULL;

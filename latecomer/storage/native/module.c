@@ -1,14 +1,15 @@
 /* The compiled kernels: the inner loops of storage, one row at a time where NumPy needs whole columns.
  *
  * Rule: every function here has a twin in `twins/`, written in NumPy, that says what it means (those of `follow`, `follow_each`,
- * `read_rows` and `write_changes` are the roads in NumPy and Arrow of `runtime/`); tests compare the two. Arguments are
+ * `read_rows`, `write_changes` and `step` are the roads in NumPy and Arrow of `runtime/`); tests compare the two. Arguments are
  * one-dimensional arrays of 64-bit values unless said otherwise; a wrong shape or width raises
- * TypeError, and no function writes to an argument, except the tables of an id index, sieves, and a run that is merged
- * some events at a time. Nothing here keeps state.
+ * TypeError, and no function writes to an argument, except the tables of an id index, sieves, a run that is merged
+ * some events at a time, and what a step adds to. Nothing here keeps state, but for the events of a Recent.
  * Loops over many rows run without the interpreter's lock.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <structmember.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -28,6 +29,8 @@
 #endif
 
 #include "arrays.h"
+#include "span.h"
+#include "recent.h"
 #include "filters.h"
 #include "hashes.h"
 #include "ids.h"
@@ -41,6 +44,8 @@
 #include "follow.h"
 #include "calls.h"
 #include "answers.h"
+#include "plan.h"
+#include "step.h"
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
 
@@ -51,7 +56,7 @@ static PyMethodDef methods[] = {
     METHOD(equal_texts),  METHOD(reached),  METHOD(fuse),        METHOD(fuse_build),   METHOD(sift),
     METHOD(sow),          METHOD(held),     METHOD(ranks),       METHOD(pick),         METHOD(judge),
     METHOD(program),      METHOD(follow),   METHOD(follow_each), METHOD(resume),       METHOD(read_rows),
-    METHOD(write_changes), {NULL, NULL, 0, NULL},
+    METHOD(write_changes), METHOD(plan),    METHOD(step),        {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_compiled", "Compiled kernels of storage.", 0, methods};
@@ -59,5 +64,8 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_compiled", "Compile
 PyMODINIT_FUNC PyInit__compiled(void)
 {
     import_array();
-    return PyModule_Create(&module);
+    PyObject *made = PyModule_Create(&module);
+    if (made == NULL || PyModule_AddType(made, &SpanType) < 0 || PyModule_AddType(made, &RecentType) < 0)
+        Py_CLEAR(made);
+    return made;
 }

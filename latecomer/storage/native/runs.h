@@ -95,6 +95,32 @@ static inline void drop_item(Heap *heap, uint64_t hash, int64_t ts, int64_t ref)
     heap->items[heap->n] = (Item){(hash & keep) | ((uint64_t)ts & mask), ts >> heap->bits, ref};
 }
 
+/* Sort the items, of which there is at least one, and write what they are. Their slices count from `base` on, then. */
+static const Item *settled(Heap *heap, uint64_t *codes, int64_t *ts, int64_t *refs, uint64_t *keys, int64_t *base,
+                           int64_t *latest)
+{
+    npy_intp n = heap->n;
+    uint64_t mask = (UINT64_C(1) << heap->bits) - 1;
+    int64_t first = heap->items[0].slice, last = first, most = INT64_MIN;
+    for (npy_intp i = 1; i < n; i++) {
+        first = heap->items[i].slice < first ? heap->items[i].slice : first;
+        last = heap->items[i].slice > last ? heap->items[i].slice : last;
+    }
+    for (npy_intp i = 0; i < n; i++)
+        heap->items[i].slice -= first;
+    const Item *order = sorted(heap->items, heap->items + n, n, (uint64_t)(last - first));
+    for (npy_intp i = 0; i < n; i++) {
+        codes[i] = order[i].code;
+        keys[i] = order[i].code & ~mask;
+        ts[i] = (int64_t)(((uint64_t)(order[i].slice + first) << heap->bits) | (order[i].code & mask));
+        refs[i] = order[i].ref;
+        most = ts[i] > most ? ts[i] : most;
+    }
+    *base = first;
+    *latest = most;
+    return order;
+}
+
 /* What the items are, sorted: (codes, ts, refs, keys, edges, latest); there is at least one. */
 static PyObject *arranged(Heap *heap)
 {
@@ -102,26 +128,11 @@ static PyObject *arranged(Heap *heap)
     PyObject *own[4] = {fresh(n, NPY_UINT64), fresh(n, NPY_INT64), fresh(n, NPY_INT64), fresh(n, NPY_UINT64)};
     PyObject *edges = PyList_New(0), *result = NULL;
     if (own[0] && own[1] && own[2] && own[3] && edges) {
-        uint64_t *codes = DATA(own[0]), *keys = DATA(own[3]), mask = (UINT64_C(1) << heap->bits) - 1;
-        int64_t *ts = DATA(own[1]), *refs = DATA(own[2]), latest = INT64_MIN;
-        Item *order;
+        int64_t first, latest;
+        const Item *order;
         NPY_BEGIN_THREADS_DEF;
         NPY_BEGIN_THREADS_THRESHOLDED(n);
-        int64_t first = heap->items[0].slice, last = first;
-        for (npy_intp i = 1; i < n; i++) {
-            first = heap->items[i].slice < first ? heap->items[i].slice : first;
-            last = heap->items[i].slice > last ? heap->items[i].slice : last;
-        }
-        for (npy_intp i = 0; i < n; i++)
-            heap->items[i].slice -= first;
-        order = sorted(heap->items, heap->items + n, n, (uint64_t)(last - first));
-        for (npy_intp i = 0; i < n; i++) {
-            codes[i] = order[i].code;
-            keys[i] = order[i].code & ~mask;
-            ts[i] = (int64_t)(((uint64_t)(order[i].slice + first) << heap->bits) | (order[i].code & mask));
-            refs[i] = order[i].ref;
-            latest = ts[i] > latest ? ts[i] : latest;
-        }
+        order = settled(heap, DATA(own[0]), DATA(own[1]), DATA(own[2]), DATA(own[3]), &first, &latest);
         NPY_END_THREADS;
         int fine = 1;
         for (npy_intp i = 1, begin = 0; fine && i <= n; i++)

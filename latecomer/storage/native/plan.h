@@ -1,0 +1,257 @@
+/* A plan: what there is to know of an engine before its next small batch comes, made once: how rows are read, which columns
+ * the log keeps, what stores take in, and which orders queries follow. `runtime/step.py` writes it.
+ */
+
+enum { OLD_EVENTS, NEW_EVENTS, ALL_EVENTS, VIEWS };
+
+/* A column of the log: which field of the batch it keeps (-1: the number of the row). */
+typedef struct {
+    int64_t field;
+    int kind;
+    int width;
+    Span *values, *offsets; /* offsets: of texts */
+} Kept;
+
+/* A store that takes the rows of a type, by the hashes of a field (-1: without a key). */
+typedef struct {
+    PyObject *store;
+    Recent *recent;
+    int64_t type, field;
+    PyObject *seen; /* the list that `known` was made of */
+    Source known;
+} Stock;
+
+/* A join order that starts from the new events of a stock, and what it looks at: pairs of (stock, view). */
+typedef struct {
+    const Program *program;
+    int gains;
+    int64_t seed;
+    int64_t *looks, *columns;
+} Order;
+
+typedef struct {
+    int64_t number; /* of the query */
+    const int64_t *parts;
+    npy_intp each, orders; /* each: parts */
+    Order *order;
+} Asker;
+
+typedef struct {
+    PyObject *arguments; /* all that the pointers below point into */
+    const int64_t *roles;
+    Reading reading; /* what does not depend on the batch */
+    Span *ts, *types, *content;
+    npy_intp columns, stocks, askers, each; /* each: the most stocks that take the rows of one type */
+    Kept *column;
+    Stock *stock;
+    Asker *asker;
+    int64_t bits, most;
+} Plan;
+
+static void plan_done(Plan *plan)
+{
+    for (npy_intp i = 0; plan->stock && i < plan->stocks; i++) {
+        source_done(&plan->stock[i].known);
+        Py_XDECREF(plan->stock[i].seen);
+    }
+    for (npy_intp i = 0; plan->asker && i < plan->askers; i++) {
+        Asker *asker = plan->asker + i;
+        for (npy_intp j = 0; asker->order && j < asker->orders; j++) {
+            free(asker->order[j].looks);
+            free(asker->order[j].columns);
+        }
+        free(asker->order);
+    }
+    free(plan->column);
+    free(plan->stock);
+    free(plan->asker);
+    Py_XDECREF(plan->arguments);
+    free(plan);
+}
+
+static void plan_gone(PyObject *capsule)
+{
+    plan_done(PyCapsule_GetPointer(capsule, "latecomer.plan"));
+}
+
+/* A number from 0 on and below `end`. */
+static int place_below(PyObject *given, npy_intp end, int64_t *place)
+{
+    if (!integer(given, place))
+        return 0;
+    if (*place < 0 || *place >= end)
+        PyErr_Format(PyExc_TypeError, "%R is no place among %zd", given, (Py_ssize_t)end);
+    return *place >= 0 && *place < end;
+}
+
+/* As many entries of a size, all 0, as a tuple has items. */
+static void *entries(PyObject *given, npy_intp *count, size_t size)
+{
+    if (!items(given, -1, "entries"))
+        return NULL;
+    *count = PyTuple_GET_SIZE(given);
+    void *memory = calloc((size_t)*count + 1, size);
+    if (memory == NULL)
+        PyErr_NoMemory();
+    return memory;
+}
+
+static int is_span(PyObject *given)
+{
+    if (!PyObject_TypeCheck(given, &SpanType))
+        PyErr_Format(PyExc_TypeError, "a span is needed, not %R", given);
+    return PyObject_TypeCheck(given, &SpanType);
+}
+
+/* (roles, edges, letters, factor, divisor, most, types) */
+static int plan_reading(Plan *plan, PyObject *given)
+{
+    Reading *to = &plan->reading;
+    npy_intp edges = -1, letters = -1;
+    PyObject **part = items(given, 7, "parts of reading");
+    to->columns = -1;
+    int fine = part && (plan->roles = lent(part[0], 8, &to->columns)) && (to->edges = lent(part[1], 4, &edges)) &&
+               (to->letters = lent(part[2], 1, &letters)) && integer(part[3], &to->factor) &&
+               integer(part[4], &to->divisor) && integer(part[5], &to->most) && integer(part[6], &to->types);
+    to->names = edges - 1;
+    return fine;
+}
+
+/* Each (field, kind, width, values, offsets or None). */
+static int plan_columns(Plan *plan, PyObject *given)
+{
+    if (!(plan->column = entries(given, &plan->columns, sizeof *plan->column)))
+        return 0;
+    for (npy_intp i = 0; i < plan->columns; i++) {
+        Kept *kept = plan->column + i;
+        PyObject **part = items(PyTuple_GET_ITEM(given, i), 5, "parts of a column");
+        int64_t kind, width;
+        if (!part || !integer(part[0], &kept->field) || !integer(part[1], &kind) || !integer(part[2], &width) ||
+            !is_span(part[3]) || (part[4] != Py_None && !is_span(part[4])))
+            return 0;
+        kept->kind = (int)kind;
+        kept->width = (int)width;
+        kept->values = (Span *)part[3];
+        kept->offsets = part[4] == Py_None ? NULL : (Span *)part[4];
+        if (kept->field < -1 || kept->field >= plan->reading.columns || (kind == TEXT) != (kept->offsets != NULL)) {
+            PyErr_SetString(PyExc_TypeError, "a column keeps no field of the batch");
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Each (store, recent, type, field). */
+static int plan_stocks(Plan *plan, PyObject *given)
+{
+    if (!(plan->stock = entries(given, &plan->stocks, sizeof *plan->stock)))
+        return 0;
+    for (npy_intp i = 0; i < plan->stocks; i++) {
+        Stock *stock = plan->stock + i;
+        PyObject **part = items(PyTuple_GET_ITEM(given, i), 4, "parts of a store");
+        if (!part || !integer(part[2], &stock->type) || !integer(part[3], &stock->field))
+            return 0;
+        if (!PyObject_TypeCheck(part[1], &RecentType) || stock->field < -1 || stock->field >= plan->reading.columns ||
+            (stock->field >= 0 && !(plan->roles[stock->field] & (IS_HASHED | IS_ID)))) {
+            PyErr_SetString(PyExc_TypeError, "a store has recent events and the hashes of a key");
+            return 0;
+        }
+        stock->store = part[0];
+        stock->recent = (Recent *)part[1];
+        npy_intp each = 1;
+        for (npy_intp j = 0; j < i; j++)
+            each += plan->stock[j].type == stock->type;
+        plan->each = each > plan->each ? each : plan->each;
+    }
+    return 1;
+}
+
+/* (program, whether matches come, stock of the seed, stocks, views, columns) */
+static int plan_order(const Plan *plan, PyObject *given, Order *order)
+{
+    PyObject **part = items(given, 6, "parts of an order");
+    const Program *program = part ? PyCapsule_GetPointer(part[0], "latecomer.program") : NULL;
+    if (program == NULL || !place_below(part[2], plan->stocks, &order->seed))
+        return 0;
+    PyObject **stocks = items(part[3], program->sources, "stocks");
+    PyObject **views = stocks ? items(part[4], program->sources, "views") : NULL;
+    PyObject **columns = views ? items(part[5], program->columns, "columns") : NULL;
+    order->program = program;
+    order->gains = PyObject_IsTrue(part[1]);
+    order->looks = calloc((size_t)(2 * program->sources + 1), sizeof *order->looks);
+    order->columns = calloc((size_t)(program->columns + 1), sizeof *order->columns);
+    if (columns == NULL || order->looks == NULL || order->columns == NULL || program->bound != 1) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "an order starts from one component");
+        return 0;
+    }
+    for (int64_t i = 0; i < program->sources; i++)
+        if (!place_below(stocks[i], plan->stocks, order->looks + 2 * i) ||
+            !place_below(views[i], VIEWS, order->looks + 2 * i + 1))
+            return 0;
+    for (int64_t i = 0; i < program->columns; i++) {
+        if (!place_below(columns[i], plan->columns, order->columns + i))
+            return 0;
+        const Kept *kept = plan->column + order->columns[i];
+        if (kept->kind != program->layout[2 * i] || kept->width != program->layout[2 * i + 1]) {
+            PyErr_SetString(PyExc_TypeError, "a program reads a column as what it is not");
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Each (number, parts, orders). */
+static int plan_askers(Plan *plan, PyObject *given)
+{
+    if (!(plan->asker = entries(given, &plan->askers, sizeof *plan->asker)))
+        return 0;
+    for (npy_intp i = 0; i < plan->askers; i++) {
+        Asker *asker = plan->asker + i;
+        PyObject **part = items(PyTuple_GET_ITEM(given, i), 3, "parts of a query");
+        asker->each = -1;
+        if (!part || !integer(part[0], &asker->number) || !(asker->parts = lent(part[1], 8, &asker->each)) ||
+            !(asker->order = entries(part[2], &asker->orders, sizeof *asker->order)))
+            return 0;
+        for (npy_intp j = 0; j < asker->orders; j++)
+            if (!plan_order(plan, PyTuple_GET_ITEM(part[2], j), asker->order + j))
+                return 0;
+        if (asker->orders > MOST_ORDERS || asker->each > MOST_PARTS) {
+            PyErr_SetString(PyExc_TypeError, "so many orders, or components, are too many");
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* plan(reading, log, columns, stores, queries, bits, most) -> what step() needs of an engine
+ *
+ * `reading` is what read_rows() is given of a stream; `log` the spans of times, types and contents; for the other tuples see
+ * above. A query that finds `most` matches or more is not answered. */
+static PyObject *plan(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    if (!expects(count, 7))
+        return NULL;
+    Plan *made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return PyErr_NoMemory();
+    made->arguments = PyTuple_New(5);
+    for (int i = 0; made->arguments && i < 5; i++)
+        PyTuple_SET_ITEM(made->arguments, i, Py_NewRef(args[i]));
+    PyObject **log = items(args[1], 3, "spans");
+    PyObject *capsule = NULL;
+    if (made->arguments && log && is_span(log[0]) && is_span(log[1]) && is_span(log[2]) &&
+        plan_reading(made, args[0]) && plan_columns(made, args[2]) && plan_stocks(made, args[3]) &&
+        plan_askers(made, args[4]) && integer(args[5], &made->bits) && integer(args[6], &made->most)) {
+        made->ts = (Span *)log[0];
+        made->types = (Span *)log[1];
+        made->content = (Span *)log[2];
+        if (made->bits < 1 || made->bits > 62)
+            PyErr_SetString(PyExc_TypeError, "slices have 2 to 2**62 units");
+        else
+            capsule = PyCapsule_New(made, "latecomer.plan", plan_gone);
+    }
+    if (capsule == NULL)
+        plan_done(made);
+    return capsule;
+}
