@@ -218,13 +218,13 @@ class Engine:
         """
         if self.memory is not None:
             self.memory.make_room(given.nbytes + self.ids.growth(given.num_rows))
-        self.counters["rows"] += given.num_rows
         express = self.express if clocks is None and not cuts and not details else None
         if express is not None and (pieces := express.step(given)) is not None:
             yield from pieces
             return
         batch = self.intake.read(given, details)
         self.broken = True  # until all is done
+        self.counters["rows"] += len(batch)
         if express is not None and batch.reading is not None:
             self._ignore(batch)
             passed = self.time.pass_by(batch, express.delay)

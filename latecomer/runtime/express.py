@@ -88,7 +88,7 @@ class Express:
         engine, n = self._engine, given.num_rows
         if not self._planned:
             self._step, self._planned = Step.of(engine, self._lanes), True
-        if self._step is None or n > MOST or not given.schema.equals(engine.intake.given):
+        if self._step is None or engine.share is not None or n > MOST or not given.schema.equals(engine.intake.given):
             return None
         if not self._checked:
             if not self._step.possible:
@@ -104,6 +104,7 @@ class Express:
             return None
         clock, known, behind, answers = found
         self._moved = True
+        engine.counters["rows"] += n
         engine.time.pass_to(clock, behind)
         self._count(n, known)
         return self._told(answers, clock)

@@ -72,7 +72,8 @@ class RowReader:
         for name in schema.names:
             role = {stream.type: _TYPE, stream.ts: _TIME, stream.id: _ID}.get(name, _SAID)
             roles.append(role | _HASHED * (name in keys) | _KEPT * (name in kept))
-        self._keys = [name for name in schema.names if name in keys]
+        #: Columns whose hashes there are.
+        self.keys = [name for name in schema.names if name in keys]
         self._kept = [name for name in schema.names if name in kept]
         _, edges, letters = names.buffers()
         ends = np.frombuffer(edges, np.int32, len(names) + 1)
@@ -100,6 +101,6 @@ class RowReader:
             ts,
             ids,
             content,
-            dict(zip(self._keys, hashes, strict=True)),
+            dict(zip(self.keys, hashes, strict=True)),
             dict(zip(self._kept, raw, strict=True)),
         )

@@ -38,7 +38,7 @@ class Step:
     @classmethod
     def of(cls, engine: Engine, lanes: list[Lane]) -> Step | None:
         reader = engine.intake.rows
-        if kernels.step is None or reader is None or engine.share is not None or len(engine.ignored):
+        if kernels.step is None or reader is None or len(engine.ignored):
             return None
         columns, stores = _columns(engine, reader), _stores(engine, lanes, reader)
         if columns is None or stores is None:
@@ -94,9 +94,10 @@ def _stores(engine: Engine, lanes: list[Lane], reader: RowReader) -> dict[Store,
     found: dict[Store, tuple[Any, ...]] = {}
     for lane in lanes:
         for selection, store in lane.stores.items():
-            field = -1 if not selection.key else reader.field(selection.key[0])
-            if selection.filter or len(selection.key) > 1 or field is None or store.recent is None:
+            hashed = all(name in reader.keys for name in selection.key)
+            if selection.filter or len(selection.key) > 1 or not hashed or store.recent is None:
                 return None
+            field = reader.field(selection.key[0]) if selection.key else -1
             found[store] = (store, store.recent, engine.numbers[selection.type], field)
     return found
 
