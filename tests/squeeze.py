@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 
-from latecomer.runtime import engine, follow, lane, pattern, reading, road, rows, runtime, selection, share
+from latecomer.runtime import engine, follow, lane, pattern, reading, road, rows, runtime, selection, share, step
 from latecomer.runtime.spill import Spilling
 from latecomer.storage import ids, log, runs, store
 from latecomer.storage.pager import Pager
@@ -63,6 +63,7 @@ def squeezed(kind, batch=0, wait=0):
         if kind:
             put(rows, "PIECE", 3)
             put(follow, "PIECE", 3)
+            put(step, "PIECE", 3)
             put(ids, "_SMALLEST", 2)
             put(log, "_FIRST_LOOK", 1)
             put(runs, "_TAIL", 1)
@@ -75,6 +76,7 @@ def squeezed(kind, batch=0, wait=0):
         if kind == "spilling":
             put(runtime, "Engine", spilled(batch, wait))
         if kind in ("colliding", "spilling"):
+            put(step.Step, "of", classmethod(lambda cls, engine, lanes: None))  # it hashes by itself
             put(selection, "hash_column", constant)
             put(selection, "combine", constant)
             put(share, "hash_column", constant)  # as what is read in one pass
