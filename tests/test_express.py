@@ -113,6 +113,9 @@ def without_steps(runtime):
     return runtime
 
 
+#: Tests of steps alone; all others compare what roads there are.
+stepping = pytest.mark.skipif(kernels.step is None, reason="kernels are not compiled: there are no steps")
+
 STEPS = {
     "one key": "PATTERN SEQ(A a, !B b, C c) WHERE [k] WITHIN 60 s",
     "compared": "PATTERN SEQ(A a, B b, C c) WHERE [k] AND c.x > a.x AND c.j > a.j WITHIN 40 s",
@@ -128,12 +131,11 @@ def named(batch):
     return batch.append_column("name", names)
 
 
+@stepping
 @pytest.mark.parametrize("identified", [True, False])
 @pytest.mark.parametrize(("size", "n"), [(1, 400), (7, 2_500), (300, 12_000), (1_024, 20_000)])
 def test_small_batches_say_the_same_in_one_step(size, n, identified):
     """Against the express road's own kernels, and against the road with all steps; restored crosswise now and then."""
-    if kernels.step is None:
-        pytest.skip("the kernels are not compiled: there are no steps")
     levels = [lc.Aggressive("40 s"), lc.Aggressive("45 s")]
     queries = [lc.Query(t, name=name, level=levels[i % 2]) for i, (name, t) in enumerate(STEPS.items())]
     runtimes = [lc.Runtime(lc.Stream(id="id" if identified else None, unit="s"), queries) for _ in range(3)]
@@ -175,10 +177,9 @@ def test_keys_that_come_of_conditions_take_no_step():
         assert told(one, batch) == told(ordinary(other), batch)
 
 
+@stepping
 def test_a_batch_that_takes_no_step_has_changed_nothing():
     """An id that comes twice, a null, a row that is late: what was entered before it is taken out again."""
-    if kernels.step is None:
-        pytest.skip("the kernels are not compiled: there are no steps")
     plain = stream(300, 20, 0, 1, first=300).to_pylist()
     for row in plain:
         row["id"] = 1_000 + len(str(row)) + row["ts"] * 7 + row["k"] * 100_003 + plain.index(row) * 1_000_003
@@ -293,9 +294,8 @@ def test_there_is_no_express_road_where_rows_may_be_promises():
     assert runtime._engine.express is None
 
 
+@stepping
 def test_wrong_plans_and_steps_are_refused():
-    if kernels.step is None:
-        pytest.skip("the kernels are not compiled: there are no steps")
     reading = np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(0, np.uint8), 1, 1, 10, 0
     ts, types, content, other = Buffer(I64), Buffer(np.dtype(np.int32)), Buffer(I64), kernels.Span()
     log, recent = (ts, types, content), kernels.Recent()

@@ -94,10 +94,9 @@ class Express:
             if not self._step.possible:
                 return None
             self._checked = True
+        engine.broken = True  # until all is done
         if engine.ids.due(n):
-            floors = np.full(len(engine.types), engine.time.clock.value) - self._kept
-            engine.forget_ids(np.maximum(floors, BEGINNING), n)
-        engine.broken = True
+            engine.forget_ids(np.maximum(engine.time.clock.value - self._kept, BEGINNING), n)
         found = self._step.take(given, engine.time.clock.value, self.delay)
         if found is None:
             engine.broken = False
@@ -149,7 +148,7 @@ class Express:
         for lane in self._lanes:
             self._advance(lane)
             self._place(lane, batch, reading, first)
-            yield from engine.write(lane.act(engine.time.proofs, False, passed=True))
+            yield from engine.write(lane.act(engine.time.proofs, passed=True))
         if clock >= self._tidy_at or engine.log.looks:
             self._tidy(clock)
 

@@ -146,14 +146,12 @@ class Lane:
             rows = self._ready(self.pending, rows)
         for selection, (hashes, moments, events) in rows.items():
             self.stores[selection].stage(hashes, moments, events)
-        yield from self.act(proofs, True)
+        yield from self.act(proofs)
+        self.purge(proofs)
 
-    def act(self, proofs: Proofs, tidy: bool, passed: bool = False) -> Iterator[Delta | Answer]:
-        """The moves 3 to 6, once the batch's events are in the stores' staging.
-
-        Args:
-            tidy: whether to purge.
-            passed: whether the clock has passed all events, so that matches of prompt queries need not wait.
+    def act(self, proofs: Proofs, passed: bool = False) -> Iterator[Delta | Answer]:
+        """The moves 3 to 6 but for the purge, once the batch's events are in the stores' staging. ``passed``: the clock
+        has passed all events, so that matches of prompt queries need not wait.
         """
         for query in self.queries:
             horizons = self._horizons(query, proofs)
@@ -166,16 +164,13 @@ class Lane:
             query.horizons, query.clock = horizons, self.clock
         for store in self.stores.values():
             store.commit()
-        waits = self.pending.earliest() if self.pending else None
-        self._raise_floors(proofs, waits)
-        if tidy:
-            self.purge(proofs, waits)
+        self._raise_floors(proofs)
 
     def catch_up(self, proofs: Proofs) -> None:
         """Act on the clock as it is now, where that changes no answer: after events that did not come this way."""
         for query in self.queries:
             query.horizons, query.clock = self._horizons(query, proofs), self.clock
-        self._raise_floors(proofs, None)
+        self._raise_floors(proofs)
 
     def _picked(self, selector: Selector, accepted: Any, refs: I64) -> dict[Selection, Picked]:
         """The batch's accepted events, by selection."""
@@ -311,8 +306,12 @@ class Lane:
         if len(rows):
             yield Delta(query.number, True, rows)
 
-    def _raise_floors(self, proofs: Proofs, waits: int | None) -> None:
-        """``waits``: the time of the earliest event that is pending."""
+    def _waits(self) -> int | None:
+        """The time of the earliest event that is pending."""
+        return self.pending.earliest() if self.pending else None
+
+    def _raise_floors(self, proofs: Proofs) -> None:
+        waits = self._waits()
         for query in self.queries:
             least = proofs.least(query.types) if self.policy.proves else BEGINNING
             floor = self.policy.floor(least, query.pattern.window)
@@ -321,13 +320,13 @@ class Lane:
                 floor = min(floor, waits - query.pattern.window)
             query.floor = max(query.floor, floor)
 
-    def purge(self, proofs: Proofs, waits: int | None = None) -> None:
+    def purge(self, proofs: Proofs) -> None:
         """Drop what is below the floors."""
         for selection, store in self.stores.items():
             floor = min(q.floor for q in self._users[selection])
             if floor > BEGINNING:
                 store.purge(floor)
-        if not self.policy.proves or self.amends or waits is not None:
+        if not self.policy.proves or self.amends or self._waits() is not None:
             return
         # What is on the shelf waits for its whole slice to be useless.
         if all(store.whole for store in self.stores.values()) and self.stored() > 2 * self._after_proof + _FIRST_PURGE:

@@ -234,8 +234,7 @@ class Store:
     @property
     def frames(self) -> SortedDict[int, Frame]:
         """The frames by slice; all committed events are in them."""
-        if self.recent is not None and self.recent.count:
-            self._take_in()
+        self._take_in()
         return self._frames
 
     def expose(self) -> None:
@@ -246,10 +245,13 @@ class Store:
         recent.runs, recent.latest = self.source(View.OLD), self._latest[0]
 
     def _take_in(self) -> None:
-        """What is recent goes into frames."""
-        came = self.recent.count
-        self._latest[0] = self.recent.latest
-        for number, codes, refs in self.recent.take():
+        """What is recent goes into frames: so whoever asks anything of the store finds it there."""
+        recent = self.recent
+        if recent is None or not recent.count:
+            return
+        came = recent.count
+        self._latest[0] = recent.latest
+        for number, codes, refs in recent.take():
             self._commit(number, Run(codes, refs))
         self._moved()
         self._sizes[0] += came
@@ -271,8 +273,7 @@ class Store:
     def place(self, arranged: kernels.Arranged) -> None:
         """As :meth:`stage`, of events that are arranged already."""
         codes, ts, refs, keys, parts, latest = arranged
-        if self.recent is not None and self.recent.count:
-            self._take_in()
+        self._take_in()
         if len(parts) == 1:
             self._put(parts[0][0], Run(codes, refs))
         else:
@@ -341,16 +342,14 @@ class Store:
 
     def count(self, view: View) -> int:
         """How many events the view holds."""
+        self._take_in()
         old, new = self._sizes
-        if self.recent is not None:
-            old += self.recent.count
         return old if view is View.OLD else new if view is View.NEW else old + new
 
     def latest(self, view: View) -> int:
         """No event of the view has a later time."""
+        self._take_in()
         old, new = self._latest
-        if self.recent is not None and self.recent.count:
-            old = self.recent.latest
         return old if view is View.OLD else new if view is View.NEW else max(old, new)
 
     def join(self, keys: U64, lo: I64, hi: I64, view: View, most: int) -> tuple[I64, I64, I64] | int:
@@ -375,8 +374,7 @@ class Store:
 
     def source(self, view: View) -> list[kernels.Run]:
         """The events of a view that are later than :attr:`away_until`, as compiled kernels want them."""
-        if self.recent is not None and self.recent.count:
-            self._take_in()
+        self._take_in()
         if view not in self._listed:
             slices: Iterable[int] = self.frames
             if self._pager is not None:
