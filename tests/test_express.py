@@ -345,7 +345,7 @@ def test_wrong_plans_and_steps_are_refused():
             kernels.plan(*wrong)
     plan = kernels.plan(reading, log, (), ((None, recent, 0, -1),), (), 10, 10)
     batch = pa.record_batch({"a": [1]}).__arrow_c_array__()
-    tables = *(np.zeros(4, np.uint32) for _ in range(4)), 0, 0
+    tables = *[np.zeros(4, np.uint64), np.zeros(0, np.uint32)] * 2, 0, 0
     with pytest.raises(TypeError, match="arguments"):
         kernels.step(plan, *batch)
     with pytest.raises(ValueError, match="PyCapsule"):

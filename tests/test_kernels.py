@@ -40,6 +40,7 @@ def numpy_twins() -> Any:
 PLAIN = numpy_twins()
 NATIVE = importlib.import_module("latecomer.storage._compiled")
 NONE = np.zeros(0, np.int64)
+NONE32 = np.zeros(0, np.uint32)
 
 
 def told(result: Any) -> Any:
@@ -104,21 +105,22 @@ def test_ids_are_entered_alike(marks, unique, wide, base, first, done):
     own = np.arange(len(marks)) + base
     found = []
     for module in (PLAIN, NATIVE):
-        tables = [np.zeros(size, np.uint32) for size in (2 * len(marks) + 3, 3 * len(marks) + 1)]
-        refs = [np.full(len(table), 7, np.int64 if wide else np.uint32) for table in tables]
+        tables = [np.zeros(size, np.uint64) for size in (2 * len(marks) + 3, 3 * len(marks) + 1)]
+        highs = [np.full(len(table) if wide else 0, 7, np.uint32) for table in tables]
         size = len(tables[0])
         hand = first % size, done % (size + 1)
         left: list[int] = []
         entered = 0
         for half in (slice(0, len(marks) // 2), slice(len(marks) // 2, None)):
-            arrays = tables[0], refs[0], tables[1], refs[1]
+            arrays = tables[0], highs[0], tables[1], highs[1]
             open_rows, count = module.put(*arrays, *hand, wanted[half], own[half], unique)
             left += (open_rows + (half.start or 0)).tolist()
             entered += count
         each = []
-        for table, values in zip(tables, refs, strict=True):
+        for table, high in zip(tables, highs, strict=True):
             taken = table.nonzero()[0]
-            each.append(sorted(zip(table[taken].tolist(), values[taken].tolist(), strict=True)))
+            values = PLAIN.refs_at(table, high, taken, base)
+            each.append(sorted(zip((table[taken] >> np.uint64(32)).tolist(), values.tolist(), strict=True)))
         over = [PLAIN.gone_over(np.array([m for m, _ in some], np.uint32), size, *hand) for some in each]
         assert not over[0].any() and over[1].all()
         found.append((left, entered, each))
@@ -126,7 +128,7 @@ def test_ids_are_entered_alike(marks, unique, wide, base, first, done):
     assert found[0][1] == (len(set(marks)) if unique else len(marks))
     told = sorted(ref for some in found[0][2] for _, ref in some)
     kept = np.delete(own, np.array(found[0][0], int)).tolist()
-    assert told == (kept if wide else sorted(ref % 2**32 for ref in kept))
+    assert told == kept
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.booleans(), st.integers(0, 2**40), st.data())
@@ -136,15 +138,16 @@ def test_ids_are_taken_out_alike(marks, wide, base, data):
     end = data.draw(st.integers(begin, len(marks)))
     found = []
     for module in (PLAIN, NATIVE):
-        table, refs = np.array(marks, np.uint32), own.astype(np.int64 if wide else np.uint32)
-        some, told = module.take_out(table, refs, begin, end, base)
+        table = np.where(np.array(marks) > 0, PLAIN.words_of(np.array(marks, np.uint32), own), np.uint64(0))
+        highs = PLAIN.highs_of(own) if wide else np.zeros(0, np.uint32)
+        some, told = module.take_out(table, highs, begin, end, base)
         assert some.dtype == np.uint64
-        found.append((table.tolist(), refs.tolist(), some.tolist(), told.tolist()))
+        found.append((table.tolist(), highs.tolist(), some.tolist(), told.tolist()))
     assert found[0] == found[1]
     taken = [i for i in range(begin, end) if marks[i]]
     assert found[0][2:] == ([marks[i] << 32 for i in taken], own[taken].tolist())
     with pytest.raises(IndexError):
-        NATIVE.take_out(table, refs, begin, len(marks) + 1, base)
+        NATIVE.take_out(table, highs, begin, len(marks) + 1, base)
 
 
 #: Times around several slices of 2**10, before and after zero.
@@ -283,8 +286,11 @@ def test_texts_are_compared_alike(data, values):
         lambda: NATIVE.combine(np.zeros(2, np.uint64), np.zeros(3, np.uint64)),
         lambda: NATIVE.hash_texts(np.array([0, 9], np.int32), np.zeros(3, np.uint8), 0),
         lambda: NATIVE.join([(0, np.zeros(2, np.uint64))], 10, *[np.zeros(1, np.int64)] * 3, 9),
-        lambda: NATIVE.put(*[np.zeros(4, np.uint32), np.zeros(3, np.uint32)] * 2, 0, 0, *[np.zeros(1)] * 2, True),
-        lambda: NATIVE.put(*[np.zeros(8, np.uint32)[::2]] * 4, 0, 0, *[np.zeros(1)] * 2, True),
+        lambda: NATIVE.put(*[np.zeros(4, np.uint64), np.zeros(3, np.uint32)] * 2, 0, 0, *[np.zeros(1)] * 2, True),
+        lambda: NATIVE.put(*[np.zeros(8, np.uint64)[::2], NONE32] * 2, 0, 0, *[np.zeros(1)] * 2, True),
+        lambda: NATIVE.put(*[np.zeros(4, np.uint64), np.zeros(8, np.uint32)[::2]] * 2, 0, 0, *[np.zeros(1)] * 2, True),
+        lambda: NATIVE.put(*[np.zeros(4, np.uint32), NONE32] * 2, 0, 0, *[np.zeros(1)] * 2, True),
+        lambda: NATIVE.put(*[np.zeros(0, np.uint64), NONE32] * 2, 0, 0, *[np.zeros(1)] * 2, True),
         lambda: NATIVE.merge_on(np.zeros(4, np.uint64)[::2], NONE, 0, NONE, NONE, 0, NONE, NONE, 0, 1, 0, 0),
         lambda: NATIVE.nearest(),
     ],
@@ -309,7 +315,7 @@ def test_references_outside_are_refused():
     with pytest.raises(IndexError):
         NATIVE.equal_words(one, one + 1, 0, one, one, 0)
     with pytest.raises(ValueError, match="full"):
-        NATIVE.put(*[np.ones(2, np.uint32)] * 4, 0, 0, np.full(1, 5 << 32, np.uint64), one, True)
+        NATIVE.put(*[np.ones(2, np.uint64), NONE32] * 2, 0, 0, np.full(1, 5 << 32, np.uint64), one, True)
 
 
 @pytest.mark.parametrize(("switch", "compiled"), [("numpy", False), ("compiled", True), ("", True)])

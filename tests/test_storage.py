@@ -97,7 +97,7 @@ def test_entries_that_went_over_the_tables_end_stay_when_memory_is_given_back() 
     last = (1 << 32) - np.arange(1, 4, dtype=np.uint64) << np.uint64(32)
     own = count + np.arange(3)
     index.enter(last, own)  # the home of all three is the last place
-    assert index._table.marks[:2].all()
+    assert index._table.words[:2].all()
     for number in range(5_000):
         assert index.find(last)[1].tolist() == own.tolist(), number
         index.tend(8, lambda refs: refs >= 0)

@@ -1,16 +1,17 @@
 """The id index: which event ids have been seen within the retained horizon, so that each counts once.
 
 An open-addressing hash table of (32-bit mark of the id's hash, event-log reference), filled and read a whole batch at a
-time. It proposes; the caller compares the real ids in the event log.
+time. It proposes; the caller compares the real ids in the event log. An entry is one word, the mark above 32 bits of
+the reference, so that entering an id waits for memory once.
 
 Entries are forgotten, and room is made, by a *hand* that goes once around the table and takes out what is there, a
 stretch with each few ids that are entered, so that no batch pays for all of it. What is still wanted it puts back where
 it was taken from, or, where the table is too short or too long for it, into a new one. The order of homes is that of
 marks, whatever a table's size; so a mark's home in the old table tells in which of the two it is.
 
-An entry takes 8 bytes: references are kept in 32 bits, unless they lie further apart than that. A table is from 1.6 to
-3.4 times as long as it has entries: 13 to 27 bytes of memory for each. What the hand has passed on the way to a new
-table goes back.
+An entry takes 8 bytes; where references lie further apart than 32 bits tell, the others are kept in an array beside, 4
+bytes more. A table is from 1.6 to 3.4 times as long as it has entries: 13 to 27 bytes of memory for each. What the hand
+has passed on the way to a new table goes back.
 
 Invariants (``_check``): no more than ten sixteenths of the table are full; every entry can be found from its mark; the
 place where the hand began was free then; where there is a new table, no entry's home lies behind the hand in the old.
@@ -32,7 +33,8 @@ from latecomer.storage.room import Room
 Marks = npt.NDArray[np.uint32]
 Bools = npt.NDArray[np.bool_]
 
-_FREE = np.uint32(0)
+_FREE = np.uint64(0)
+_S32 = np.uint64(32)
 _SMALLEST = 4_096
 #: Size over count of a new table: a batch's probes take as many rounds as the longest chain has links.
 _SPARSE = 3
@@ -49,22 +51,45 @@ _NONE = np.zeros(0, np.int64)
 class _Table:
     """``size`` places for entries."""
 
-    __slots__ = ("_rooms", "marks", "refs")
+    __slots__ = ("_rooms", "highs", "words")
 
     def __init__(self, size: int, wide: bool) -> None:
-        self._rooms = Room(size, np.dtype(np.uint32)), Room(size, np.dtype(np.int64 if wide else np.uint32))
-        self.marks: Marks = self._rooms[0].array
-        self.refs: Array = self._rooms[1].array  # narrow ones without their high bits
+        self._rooms = [Room(size, np.dtype(np.uint64)), Room(size if wide else 0, np.dtype(np.uint32))]
+        self.words: U64 = self._rooms[0].array  # marks, and references without their high bits
+        self.highs: Array = self._rooms[1].array  # these; of narrow references nobody needs them
 
     def __len__(self) -> int:
-        return len(self.marks)
+        return len(self.words)
 
-    def wider(self, base: int) -> _Table:
-        """The same with room for references of 64 bits; they are at least ``base``."""
-        table = _Table(len(self), wide=True)
-        table.marks[:] = self.marks
-        table.refs[:] = kernels.whole(self.refs, base)
-        return table
+    @property
+    def wide(self) -> bool:
+        return len(self.highs) > 0
+
+    @property
+    def width(self) -> int:
+        """Bytes for a place."""
+        return sum(room.array.itemsize for room in self._rooms if len(room.array))
+
+    def widen(self, base: int) -> None:
+        """Make room for references of 64 bits; those that are here are at least ``base``."""
+        at = self.taken()
+        refs = self.refs(at, base)
+        self._rooms[1] = Room(len(self), np.dtype(np.uint32))
+        self.highs = self._rooms[1].array
+        self.highs[at] = kernels.highs_of(refs)
+
+    def refs(self, places: I64, base: int) -> I64:
+        """The references at these places; narrow ones are at least ``base``."""
+        return kernels.refs_at(self.words, self.highs, places, base)
+
+    def refer(self, places: I64, refs: I64) -> None:
+        """Give the entries at these places other references."""
+        self.words[places] = kernels.words_of(self.marks(places), refs)
+        if self.wide:
+            self.highs[places] = kernels.highs_of(refs)
+
+    def marks(self, places: I64) -> Marks:
+        return (self.words.take(places) >> _S32).astype(np.uint32)
 
     def walk(self, wanted: Marks) -> tuple[I64, I64]:
         """Pairs (row, place) of all entries with the rows' marks."""
@@ -72,8 +97,8 @@ class _Table:
         at = kernels.homes(wanted, len(self))
         found_rows, found_places = [_NONE], [_NONE]
         while len(rows):
-            here = self.marks.take(at)
-            same = (here == wanted).nonzero()[0]
+            here = self.words.take(at)
+            same = (here >> _S32 == wanted).nonzero()[0]
             if len(same):
                 found_rows.append(rows.take(same))
                 found_places.append(at.take(same))
@@ -84,13 +109,13 @@ class _Table:
 
     def taken(self, begin: int = 0, end: int | None = None) -> I64:
         """The places from ``begin`` to ``end`` that hold entries."""
-        at = self.marks[begin:end].nonzero()[0]
+        at = self.words[begin:end].nonzero()[0]
         at += begin
         return at
 
     def free_from(self, place: int) -> int:
         """The first free place from here on, beyond the end counted on from the beginning."""
-        while self.marks[place % len(self)]:
+        while self.words[place % len(self)]:
             place += 1
         return place
 
@@ -142,7 +167,7 @@ class IdIndex:
 
     def _at(self, table: _Table, places: I64) -> I64:
         """The references at these places."""
-        return kernels.whole(table.refs.take(places), self._base)
+        return table.refs(places, self._base)
 
     def enter(self, hashes: U64, refs: I64) -> I64:
         """Enter the rows whose mark is new; of rows with one mark the first. References ascend. Expected O(1) per row.
@@ -154,13 +179,13 @@ class IdIndex:
         self._reach(int(refs[0]), int(refs[-1]))
         return self._put(hashes, refs, unique=True)
 
-    def entering(self, first: int, n: int) -> tuple[Array, Array, Array, Array, int, int]:
+    def entering(self, first: int, n: int) -> tuple[U64, Array, U64, Array, int, int]:
         """Where compiled code may enter up to ``n`` rows with the references from ``first`` on, as :meth:`enter` does;
         :meth:`entered` is to be told how many it has. There must be room for all.
         """
         self._reach(first, first + n - 1)
         old, new = self._table, self._next or self._table
-        return old.marks, old.refs, new.marks, new.refs, self._first, self._done
+        return old.words, old.highs, new.words, new.highs, self._first, self._done
 
     def entered(self, n: int) -> None:
         """So many rows have been entered."""
@@ -177,12 +202,12 @@ class IdIndex:
         self._span(to)
         for table, rows, places in self._walk(kernels.marks_of(hashes)):
             own = (self._at(table, places) == refs.take(rows)).nonzero()[0]
-            table.refs[places.take(own)] = to.take(rows.take(own)).astype(table.refs.dtype)
+            table.refer(places.take(own), to.take(rows.take(own)))
 
     def _put(self, hashes: U64, refs: I64, unique: bool) -> I64:
         old, new = self._table, self._next or self._table
         left, entered = kernels.put(
-            old.marks, old.refs, new.marks, new.refs, self._first, self._done, hashes, refs, unique
+            old.words, old.highs, new.words, new.highs, self._first, self._done, hashes, refs, unique
         )
         self.entered(entered)
         return left
@@ -198,9 +223,10 @@ class IdIndex:
             self._base = self._last = self._next_base = first
         base, self._last = min(first, self._base), max(last, self._last)
         self._next_base = min(first, self._next_base)
-        if self._last - base >= _NARROW and self._table.refs.dtype != np.int64:
-            self._table = self._table.wider(self._base)
-            self._next = self._next and self._next.wider(self._base)
+        if self._last - base >= _NARROW and not self._table.wide:
+            for table in (self._table, self._next):
+                if table is not None:
+                    table.widen(self._base)
         self._base = base
 
     def refs(self) -> I64:
@@ -210,7 +236,7 @@ class IdIndex:
     def _entries(self) -> tuple[Marks, I64]:
         tables = [self._table] if self._next is None else [self._table, self._next]
         places = [table.taken() for table in tables]
-        marks = [table.marks.take(at) for table, at in zip(tables, places, strict=True)]
+        marks = [table.marks(at) for table, at in zip(tables, places, strict=True)]
         refs = [self._at(table, at) for table, at in zip(tables, places, strict=True)]
         return np.concatenate(marks), np.concatenate(refs)
 
@@ -264,7 +290,7 @@ class IdIndex:
         least = self._count + meanwhile + n + 1  # there is room for all, whatever is kept
         places = max(_SMALLEST, int(_SPARSE * (kept + meanwhile + n)), least)
         if size < least or not places / _SUITS <= size <= places * _SUITS:
-            self._next = _Table(places, wide=old.refs.dtype == np.int64)
+            self._next = _Table(places, wide=old.wide)
         self._going = True
         self._first, self._done = old.free_from(0) % size, 0
         self._pace, self._due = -(-size // max(meanwhile - n, 1)), 0
@@ -285,7 +311,7 @@ class IdIndex:
         for start, stop in ((begin, min(end, size)), (max(begin - size, 0), end - size)):
             if start >= stop:
                 continue
-            hashes, refs = kernels.take_out(old.marks, old.refs, start, stop, self._base)
+            hashes, refs = kernels.take_out(old.words, old.highs, start, stop, self._base)
             self._count -= len(refs)
             kept = keep(refs).nonzero()[0]
             if len(kept) < len(refs):
@@ -318,8 +344,7 @@ class IdIndex:
         if not (self._full(n) if self._going else self.due(n)):
             return 0
         meanwhile = max(_END * size // 16 - self._count, n)
-        entry = self._table.marks.itemsize + self._table.refs.itemsize
-        return int(_SPARSE * (self._count + meanwhile + n)) * entry * n // max(meanwhile - n, n)
+        return int(_SPARSE * (self._count + meanwhile + n)) * self._table.width * n // max(meanwhile - n, n)
 
     def dump(self) -> dict[str, Any]:
         """The entries as plain data."""
@@ -348,5 +373,5 @@ class IdIndex:
         rows, found = self.find(marks.astype(np.uint64) << np.uint64(32))
         assert set(zip(rows.tolist(), found.tolist(), strict=True)) >= set(enumerate(refs.tolist()))
         if self._next is not None:
-            left = self._table.marks[self._table.taken()]
+            left = self._table.marks(self._table.taken())
             assert not kernels.gone_over(left, len(self._table), self._first, self._done).any()

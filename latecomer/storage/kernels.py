@@ -22,7 +22,7 @@ from latecomer.storage.twins.hashes import (
     text_numbers,
     text_words,
 )
-from latecomer.storage.twins.ids import gone_over, homes, marks_of, put, take_out, whole
+from latecomer.storage.twins.ids import gone_over, highs_of, homes, marks_of, put, refs_at, take_out, words_of
 from latecomer.storage.twins.intake import judge, pick
 from latecomer.storage.twins.payload import equal_texts, equal_words, reached
 from latecomer.storage.twins.runs import (
@@ -64,6 +64,7 @@ __all__ = [
     "gone_over",
     "hash_texts",
     "held",
+    "highs_of",
     "homes",
     "join",
     "judge",
@@ -80,6 +81,7 @@ __all__ = [
     "ranks",
     "reached",
     "read_rows",
+    "refs_at",
     "resume",
     "scramble",
     "sift",
@@ -89,7 +91,7 @@ __all__ = [
     "take_out",
     "text_numbers",
     "text_words",
-    "whole",
+    "words_of",
     "write_changes",
 ]
 

@@ -1,25 +1,28 @@
-/* The id index: an open-addressing table of (32-bit mark, reference, of which 32 bits may do), probed from place to
- * place. An index that is on the way to a new table has two. */
+/* The id index: an open-addressing table whose entries are words, probed from place to place: the mark above 32 bits of
+ * the reference. The others (`highs`) lie apart, where references need them. An index that is on the way to a new table
+ * has two. */
 
 typedef struct {
-    uint32_t *marks;
-    char *refs;
+    uint64_t *words; /* 0: a free place */
+    uint32_t *highs; /* or NULL */
     npy_intp size;
-    int width;
 } IdTable;
 
 static int id_table(PyObject *const *given, IdTable *table, Held *held)
 {
+    npy_intp highs = -1;
     table->size = -1;
-    table->width = PyArray_Check(given[1]) && PyArray_ITEMSIZE((PyArrayObject *)given[1]) == 4 ? 4 : 8;
-    if (!(table->marks = array(given[0], 4, &table->size, held)) ||
-        !(table->refs = array(given[1], table->width, &table->size, held)))
+    if (!(table->words = array(given[0], 8, &table->size, held)) ||
+        !(table->highs = array(given[1], 4, &highs, held)) ||
+        !own_memory(given[0], table->words) || !own_memory(given[1], table->highs))
         return 0;
-    if (table->size < 1) {
-        PyErr_SetString(PyExc_TypeError, "a table has a place at least");
+    if (table->size < 1 || (highs && highs != table->size)) {
+        PyErr_SetString(PyExc_TypeError, "a table has a place at least, and high bits for all of them or for none");
         return 0;
     }
-    return own_memory(given[0], table->marks) && own_memory(given[1], table->refs);
+    if (!highs)
+        table->highs = NULL;
+    return 1;
 }
 
 static inline uint32_t id_mark(uint64_t hash)
@@ -42,40 +45,57 @@ static inline int id_gone_over(uint32_t mark, const IdTable *old, npy_intp first
     return (off < 0 ? off + old->size : off) < done;
 }
 
-#define ID_AHEAD 12 /* rows: by then memory has answered */
+static inline const IdTable *id_table_of(uint32_t mark, const IdTable *tables, npy_intp first, npy_intp done)
+{
+    return &tables[id_gone_over(mark, &tables[0], first, done)];
+}
 
-/* Enter references `own` under the marks of hashes; `unique`: only where the mark is new. `open` are the rows that were not
- * entered, at most `most` (-1: any number) before it stops; `places`, if not NULL, where the others are, in `tables[0]` or
- * (-1 - place) in `tables[1]`. How many rows are left open; -1: the table is full. */
-static npy_intp enter_ids(IdTable *tables, int64_t first, int64_t done, const uint64_t *hashes, const int64_t *own, npy_intp n,
-                          int unique, npy_intp most, int64_t *open, int64_t *places)
+/* The first place from the mark's home on that is free or, where it is to be `unique`, holds it; -1: there is none. */
+static inline npy_intp id_place(const IdTable *table, uint32_t mark, int unique)
+{
+    const uint64_t *words = table->words;
+    npy_intp size = table->size, at = id_home(mark, size), steps = 0;
+    while (words[at] && !(unique && (uint32_t)(words[at] >> 32) == mark)) {
+        if (++steps == size)
+            return -1;
+        at = at + 1 == size ? 0 : at + 1;
+    }
+    return at;
+}
+
+#define ID_AHEAD 16 /* rows: by then memory has answered */
+#define ID_CHAIN 3  /* places that most looks go on from home at most: into the next line of memory, often enough */
+
+/* Enter references `own` under the marks of hashes, each into the table where it belongs; `unique`: only where the mark
+ * is new. `open` are the rows that were not entered, at most `most` (-1: any number) before it stops; `places`, if not
+ * NULL, where the others are, in `tables[0]` or (-1 - place) in `tables[1]`. How many rows are left open; -1: the table
+ * is full. */
+static npy_intp enter_ids(const IdTable *tables, int64_t first, int64_t done, const uint64_t *hashes,
+                          const int64_t *own, npy_intp n, int unique, npy_intp most, int64_t *open, int64_t *places)
 {
     npy_intp left = 0;
-    for (npy_intp i = 0; i < n && left != most; i++) {
-        if (i + ID_AHEAD < n) {
-            uint32_t mark = id_mark(hashes[i + ID_AHEAD]);
-            const IdTable *soon = &tables[id_gone_over(mark, &tables[0], first, done)];
-            npy_intp home = id_home(mark, soon->size);
-            PREFETCH(soon->marks + home);
-            PREFETCH(soon->refs + home * soon->width);
+    for (npy_intp i = -ID_AHEAD; i < n && left != most; i++) {
+        if (i + ID_AHEAD < n) { /* here, since compilers leave out a function that does nothing but fetch ahead */
+            uint32_t soon = id_mark(hashes[i + ID_AHEAD]);
+            const IdTable *table = id_table_of(soon, tables, first, done);
+            const uint64_t *home = table->words + id_home(soon, table->size);
+            PREFETCH(home);
+            PREFETCH(home + ID_CHAIN);
         }
-        uint32_t wanted = id_mark(hashes[i]);
-        const IdTable *table = &tables[id_gone_over(wanted, &tables[0], first, done)];
-        uint32_t *marks = table->marks;
-        npy_intp size = table->size, at = id_home(wanted, size), steps = 0;
-        while (marks[at] && !(unique && marks[at] == wanted) && ++steps <= size)
-            at = at + 1 == size ? 0 : at + 1;
-        if (steps > size)
+        if (i < 0)
+            continue;
+        uint32_t mark = id_mark(hashes[i]);
+        const IdTable *table = id_table_of(mark, tables, first, done);
+        npy_intp at = id_place(table, mark, unique);
+        if (at < 0)
             return -1;
-        if (marks[at]) {
+        if (table->words[at]) {
             open[left++] = i;
             continue;
         }
-        marks[at] = wanted;
-        if (table->width == 4)
-            ((uint32_t *)table->refs)[at] = (uint32_t)own[i];
-        else
-            ((int64_t *)table->refs)[at] = own[i];
+        table->words[at] = (uint64_t)mark << 32 | (uint32_t)own[i];
+        if (table->highs)
+            table->highs[at] = (uint32_t)((uint64_t)own[i] >> 32);
         if (places)
             places[i] = table == tables ? at : -1 - at;
     }
@@ -83,14 +103,14 @@ static npy_intp enter_ids(IdTable *tables, int64_t first, int64_t done, const ui
 }
 
 /* Take the first `n` of those out again that enter_ids() has entered last, all of them. */
-static void forget_ids(IdTable *tables, const int64_t *places, npy_intp n)
+static void forget_ids(const IdTable *tables, const int64_t *places, npy_intp n)
 {
     while (n--)
-        tables[places[n] < 0].marks[places[n] < 0 ? -1 - places[n] : places[n]] = 0;
+        tables[places[n] < 0].words[places[n] < 0 ? -1 - places[n] : places[n]] = 0;
 }
 
-/* put(marks (32 bits), refs (32 or 64 bits), new marks, new refs, first, done, hashes, own (64 bits), unique) -> (rows
- * not entered, how many were): enter references under the marks of hashes; `unique`: only where the mark is new. The
+/* put(words, highs (32 bits; empty: none), new words, new highs, first, done, hashes, own, unique) -> (rows not
+ * entered, how many were): enter references under the marks of hashes; `unique`: only where the mark is new. The
  * tables are written to. */
 static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -127,8 +147,15 @@ static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t count)
     return result;
 }
 
-/* take_out(marks (32 bits), refs (32 or 64 bits), begin, end, base) -> (hashes, refs): the entries at these places, which
- * are free then; references of 32 bits are at least `base`. Of hashes only the marks are known. */
+/* The reference of an entry; without high bits it is the least that is not below `base`. */
+static inline int64_t id_ref(const IdTable *table, npy_intp at, int64_t base)
+{
+    uint32_t low = (uint32_t)table->words[at];
+    return table->highs ? (int64_t)((uint64_t)table->highs[at] << 32 | low) : base + (uint32_t)(low - (uint32_t)base);
+}
+
+/* take_out(words, highs (32 bits; empty: none), begin, end, base) -> (hashes, refs): the entries at these places, which
+ * are free then; where there are no high bits, references are at least `base`. Of hashes only the marks are known. */
 static PyObject *take_out(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Held held = {{0}, 0};
@@ -144,17 +171,16 @@ static PyObject *take_out(PyObject *self, PyObject *const *args, Py_ssize_t coun
     else {
         npy_intp n = 0;
         for (npy_intp at = begin; at < end; at++)
-            n += table.marks[at] != 0;
+            n += table.words[at] != 0;
         if ((hashes = fresh(n, NPY_UINT64)) && (refs = fresh(n, NPY_INT64))) {
             uint64_t *out = DATA(hashes);
             int64_t *told = DATA(refs);
             for (npy_intp at = begin, row = 0; row < n; at++)
-                if (table.marks[at]) {
-                    out[row] = (uint64_t)table.marks[at] << 32;
-                    told[row++] = table.width == 8 ? ((const int64_t *)table.refs)[at]
-                                                   : base + (uint32_t)(((const uint32_t *)table.refs)[at] - (uint32_t)base);
+                if (table.words[at]) {
+                    out[row] = table.words[at] >> 32 << 32;
+                    told[row++] = id_ref(&table, at, base);
                 }
-            memset(table.marks + begin, 0, (end - begin) * sizeof *table.marks);
+            memset(table.words + begin, 0, (end - begin) * sizeof *table.words);
             result = PyTuple_Pack(2, hashes, refs);
         }
     }

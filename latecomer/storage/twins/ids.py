@@ -1,4 +1,6 @@
-"""The table of the id index: places by hash, marks to tell hashes apart, and the references that are entered."""
+"""The table of the id index: places by hash, and in each a word: a mark to tell hashes apart above the low half of the
+reference that is entered. The high half lies apart (``highs``), if at all.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import numpy as np
 from latecomer.storage.twins.arrays import I64, U64, Array, Bools
 
 _S32 = np.uint64(32)
+_LOW = np.uint64((1 << 32) - 1)
 _NONE = np.zeros(0, np.int64)
 
 
@@ -16,30 +19,42 @@ def marks_of(hashes: U64) -> Array:
     return marks
 
 
+def words_of(marks: Array, refs: I64) -> U64:
+    """Entries of these marks with the low halves of these references; no word of a mark is 0, which is a free place."""
+    words: U64 = (marks.astype(np.uint64) << _S32) | (refs.view(np.uint64) & _LOW)
+    return words
+
+
+def highs_of(refs: I64) -> Array:
+    """The high halves of references."""
+    highs: Array = (refs.view(np.uint64) >> _S32).astype(np.uint32)
+    return highs
+
+
 def put(
-    marks: Array,
-    refs: Array,
-    new_marks: Array,
-    new_refs: Array,
+    words: U64,
+    highs: Array,
+    new_words: U64,
+    new_highs: Array,
     first: int,
     done: int,
     hashes: U64,
     own: I64,
     unique: bool,
 ) -> tuple[I64, int]:
-    """Enter references under the marks of ids' hashes into a table of ``marks`` (32 bits, 0 where free) and ``refs``
-    (64 bits, or the low 32 of them): each at the first free place from its home on. ``unique``: only if no place before
-    has its mark; of rows with one mark the first. Marks that are :func:`gone_over` are entered into the new table.
+    """Enter references under the marks of ids' hashes into a table of ``words`` and ``highs`` (32 bits; empty: none):
+    each at the first free place from its home on. ``unique``: only if no place before has its mark; of rows with one
+    mark the first. Marks that are :func:`gone_over` are entered into the new table.
 
     Returns the rows not entered, ascending, and how many were. There must be room for all. Expected O(1) per row.
     """
     wanted = marks_of(hashes)
     if not done:
-        return _put(marks, refs, wanted, own, unique)
-    over = gone_over(wanted, len(marks), first, done)
+        return _put(words, highs, wanted, own, unique)
+    over = gone_over(wanted, len(words), first, done)
     here, there = (~over).nonzero()[0], over.nonzero()[0]
-    left, count = _put(marks, refs, wanted.take(here), own.take(here), unique)
-    more, new_count = _put(new_marks, new_refs, wanted.take(there), own.take(there), unique)
+    left, count = _put(words, highs, wanted.take(here), own.take(here), unique)
+    more, new_count = _put(new_words, new_highs, wanted.take(there), own.take(there), unique)
     return np.sort(np.concatenate((here.take(left), there.take(more)))), count + new_count
 
 
@@ -51,53 +66,58 @@ def gone_over(marks: Array, size: int, first: int, done: int) -> Bools:
     return over
 
 
-def _put(marks: Array, refs: Array, wanted: Array, own: I64, unique: bool) -> tuple[I64, int]:
+def _put(words: U64, highs: Array, wanted: Array, own: I64, unique: bool) -> tuple[I64, int]:
     count = 0
     open_rows = [_NONE]
-    at = homes(wanted, len(marks))
-    own = own.astype(refs.dtype)
+    at = homes(wanted, len(words))
+    entries, tops = words_of(wanted, own), highs_of(own)
     rows: I64 | None = None  # the rows still under way; None: all
     while len(at):
-        free = marks.take(at) == 0
+        free = words.take(at) == 0
         here = free.nonzero()[0]
-        places, mine = at.take(here), own.take(here)
+        places, mine = at.take(here), entries.take(here)
         # Several rows may want one place: written backwards, so that the first row's entry is the one that stays.
-        marks[places[::-1]] = wanted.take(here)[::-1]
-        refs[places[::-1]] = mine[::-1]
-        lost = (refs.take(places) != mine).nonzero()[0]
+        words[places[::-1]] = mine[::-1]
+        differ = words.take(places) != mine
+        if len(highs):
+            high = tops.take(here)
+            highs[places[::-1]] = high[::-1]
+            differ |= highs.take(places) != high
+        lost = differ.nonzero()[0]
         count += len(here) - len(lost)
         if len(lost):
             free[here.take(lost)] = False
         on = (~free).nonzero()[0]
         rows = on if rows is None else rows.take(on)
-        wanted, own, at = wanted.take(on), own.take(on), at.take(on)
+        entries, tops, at = entries.take(on), tops.take(on), at.take(on)
         if unique and len(on):
-            taken = marks.take(at) == wanted
+            taken = words.take(at) ^ entries <= _LOW  # the marks are the same
             if np.count_nonzero(taken):
                 open_rows.append(rows[taken])
                 on = (~taken).nonzero()[0]
-                rows, wanted, own, at = rows.take(on), wanted.take(on), own.take(on), at.take(on)
+                rows, entries, tops, at = rows.take(on), entries.take(on), tops.take(on), at.take(on)
         at += 1
-        at[at == len(marks)] = 0
+        at[at == len(words)] = 0
     return (np.sort(np.concatenate(open_rows)) if len(open_rows) > 1 else _NONE), count
 
 
-def take_out(marks: Array, refs: Array, begin: int, end: int, base: int) -> tuple[U64, I64]:
+def take_out(words: U64, highs: Array, begin: int, end: int, base: int) -> tuple[U64, I64]:
     """The entries at the places from ``begin`` to ``end`` of a table, which are free then: hashes, of which only the
     marks are known, and references.
     """
-    at = marks[begin:end].nonzero()[0]
+    at = words[begin:end].nonzero()[0]
     at += begin
-    found = marks.take(at).astype(np.uint64) << _S32, whole(refs.take(at), base)
-    marks[begin:end] = 0
+    found = words.take(at) & ~_LOW, refs_at(words, highs, at, base)
+    words[begin:end] = 0
     return found
 
 
-def whole(refs: Array, base: int) -> I64:
-    """References of 64 bits, or those of which only the low 32 bits are told and that are at least ``base``."""
-    if refs.dtype == np.int64:
-        return refs
-    refs = (refs - np.uint32(base % (1 << 32))).astype(np.int64)
+def refs_at(words: U64, highs: Array, at: I64, base: int) -> I64:
+    """The references at these places; where there are no high halves, all are at least ``base``."""
+    low = words.take(at)
+    if len(highs):
+        return words_of(highs.take(at), low.view(np.int64)).view(np.int64)
+    refs = (low.astype(np.uint32) - np.uint32(base % (1 << 32))).astype(np.int64)
     refs += base
     return refs
 
