@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from latecomer.runtime.express import Express
 from latecomer.runtime.share import Share
 from latecomer.storage import kernels
 from latecomer.storage.columns import Buffer
+from latecomer.storage.hashing import hash_column
 from latecomer.storage.store import View
 from tests.strategies import act, cases
 
@@ -133,16 +134,21 @@ def named(batch):
 
 @stepping
 @pytest.mark.parametrize("identified", [True, False])
-@pytest.mark.parametrize(("size", "n"), [(1, 400), (7, 2_500), (300, 12_000), (1_024, 20_000)])
-def test_small_batches_say_the_same_in_one_step(size, n, identified):
+@pytest.mark.parametrize(
+    ("sizes", "n"),
+    [([1], 400), ([7], 2_500), ([300], 12_000), ([1_024], 20_000), ([6_000], 50_000), ([1, 2_500, 3, 90, 700], 25_000)],
+    ids=lambda value: str(value).replace(" ", ""),
+)
+def test_batches_say_the_same_in_one_step(sizes, n, identified):
     """Against the express road's own kernels, and against the road with all steps; restored crosswise now and then."""
     levels = [lc.Aggressive("40 s"), lc.Aggressive("45 s")]
     queries = [lc.Query(t, name=name, level=levels[i % 2]) for i, (name, t) in enumerate(STEPS.items())]
     runtimes = [lc.Runtime(lc.Stream(id="id" if identified else None, unit="s"), queries) for _ in range(3)]
-    whole = named(stream(n, 40, 0.2, 11, twice=0.02 if size < 10 else 0.0005))  # with one, a batch takes no step
+    whole = named(stream(n, 40, 0.2, 11, twice=0.02 if sizes[0] < 10 else 0.0001))  # with one, a batch takes no step
     if not identified:
         whole = whole.drop_columns(["id"])
-    for number, begin in enumerate(range(0, n, size)):
+    begins = np.cumsum([0, *np.resize(sizes, n)])
+    for number, (begin, end) in enumerate(pairwise(begins[begins < n + max(sizes)].tolist())):
         if number == 1:
             one = runtimes[0]._engine
             one.express = Counted.of(one, one.lanes)
@@ -152,7 +158,7 @@ def test_small_batches_say_the_same_in_one_step(size, n, identified):
             one = runtimes[0]._engine
             one.express = Counted.of(one, one.lanes)
             one.express.steps = express.steps
-        batch = ("process", whole.slice(begin, size))
+        batch = ("process", whole.slice(begin, end - begin))
         one, two, three = runtimes
         if number:
             without_steps(two)
@@ -160,7 +166,7 @@ def test_small_batches_say_the_same_in_one_step(size, n, identified):
         assert net(one, batch) == expected
         assert net(two, batch) == expected
     one, two, three = (runtime._engine for runtime in runtimes)
-    assert one.express.steps > 0.1 * n / size, "hardly any batch went by a step"
+    assert one.express.steps > 0.1 * number, "hardly any batch went by a step"
     one._check()
     assert one.log.held < 0.8 * n or n < 10_000, "nothing was forgotten"
     for lane, twin in zip(one.lanes, three.lanes, strict=True):
@@ -186,13 +192,18 @@ BEFORE = [stream(200, 20, 0.1, seed, first=200 * seed, twice=0) for seed in rang
 PLAIN = stream(60, 20, 0.1, 9, first=800, twice=0)
 
 
-def warm():
+def identified(batch, kind):
+    """The same events with ids of another type."""
+    return batch.set_column(0, pa.field("id", kind), batch.column("id").cast(kind))
+
+
+def warm(kind=None):
     """A runtime that has seen so much that its columns have room for one more batch."""
     runtime = lc.Runtime(
         lc.Stream(id="id", unit="s"), lc.Query(STEPS["compared"], level=lc.Aggressive("40 s"), name="q")
     )
     for batch in BEFORE:
-        runtime.process(batch)
+        runtime.process(identified(batch, kind or pa.int64()))
     return runtime
 
 
@@ -222,6 +233,45 @@ def test_a_batch_that_takes_no_step_has_changed_nothing(change):
     after = len(log), len(ids), sorted(ids.refs().tolist()), runtime._engine.time.clock.value, dict(runtime._counters)
     assert after == before
     assert told(runtime, ("process", odd)) == told(ordinary(other), ("process", odd))
+
+
+def ids_of_one_mark(kind):
+    """Two pairs of ids whose hashes begin with the same 32 bits."""
+    ids = pa.array(np.arange(10**6, 1_300_000)).cast(kind)
+    marks = hash_column(ids) >> np.uint64(32)
+    order = np.argsort(marks)
+    first = np.flatnonzero(np.diff(marks[order]) == 0)
+    pairs = zip(
+        ids.take(pa.array(order[first])).to_pylist(), ids.take(pa.array(order[first + 1])).to_pylist(), strict=True
+    )
+    return list(pairs)[:2]
+
+
+@stepping
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()], ids=str)
+@pytest.mark.parametrize("cuts", [[0, 4], [0, 2, 4], [0, 1, 2, 3, 4]], ids=["together", "apart", "alone"])
+def test_ids_of_one_mark_are_other_ids(kind, cuts):
+    """A step enters them all, since it asks for their whole hashes; and it knows the one that comes again."""
+    (a, b), (c, d) = ids_of_one_mark(kind)
+    rows = [
+        {"id": id, "type": type, "ts": 300 + i, "k": 1, "j": i, "x": i / 10}
+        for i, (id, type) in enumerate(zip([a, c, b, d, b], "ABCCC", strict=True))
+    ]
+    schema = identified(PLAIN, kind).schema
+    runtime, other = warm(kind), warm(kind)
+    for begin, end in pairwise(cuts):
+        batch = pa.RecordBatch.from_pylist(rows[begin:end], schema=schema)
+        pieces = runtime._engine.express.step(batch)
+        assert pieces is not None
+        found = [row for _, piece in pieces for row in piece.to_pylist()]
+        assert sorted(map(repr, found)) == sorted(map(repr, ordinary(other).process(batch).changes.to_pylist()))
+    index, same = runtime._engine.ids, other._engine.ids
+    assert sorted(index.refs().tolist()) == sorted(same.refs().tolist())
+    for batch in (pa.RecordBatch.from_pylist(rows[i : i + 1], schema=schema) for i in range(5)):
+        assert runtime._engine.express.step(batch) is None, "it is known"
+        runtime._engine.express._rest = 0
+        assert runtime.process(batch).changes.num_rows == 0
+    assert runtime.counters["duplicates"] == other.counters["duplicates"] + 5
 
 
 def needed(runtime, lane, store):
@@ -345,11 +395,11 @@ def test_wrong_plans_and_steps_are_refused():
             kernels.plan(*wrong)
     plan = kernels.plan(reading, log, (), ((None, recent, 0, -1),), (), 10, 10)
     batch = pa.record_batch({"a": [1]}).__arrow_c_array__()
-    tables = *[np.zeros(4, np.uint64), np.zeros(0, np.uint32)] * 2, 0, 0
+    tables = *[np.zeros(4, np.uint64), np.zeros(0, np.uint32)] * 2, 0, 0, 0
     with pytest.raises(TypeError, match="arguments"):
         kernels.step(plan, *batch)
     with pytest.raises(ValueError, match="PyCapsule"):
         kernels.step(batch[0], *batch, 0, 0, 0, 0, tables)
-    with pytest.raises(TypeError, match="6 parts of an index"):
-        kernels.step(plan, *batch, 0, 0, 0, 0, tables[:5])
+    with pytest.raises(TypeError, match="7 parts of an index"):
+        kernels.step(plan, *batch, 0, 0, 0, 0, tables[:6])
     assert kernels.step(plan, *batch, 0, 0, 0, 0, tables) is None  # no type, no time

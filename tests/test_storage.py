@@ -213,7 +213,15 @@ def test_a_buffer_goes_over_step_by_step(
             if step >= 0:
                 more = (np.arange(step) + fresh).astype(kind)
                 fresh += step
-                buffer.append(more)
+                ready = step % 5 == 0 and len(buffer) <= 20 and buffer._next is None
+                if step % 5 == 0:
+                    buffer.reserve(step)
+                if buffer._next is None and buffer._end + step <= buffer._limit:  # as compiled code does
+                    buffer._data[buffer._end : buffer._end + step] = more
+                    buffer._end += step
+                else:
+                    assert not ready
+                    buffer.append(more)
                 values = np.concatenate((values, more))
             else:
                 buffer.drop(min(-step, len(values)))

@@ -3,7 +3,7 @@
 Rule: it gives what the road of :class:`latecomer.runtime.engine.Engine` gives, with fewer steps, and is taken where the
 others have nothing to do: all rows could be read in one pass, time is one clock of the events themselves, state is in
 memory, no event breaks its promise, and every level corrects itself. Nobody can tell which road a batch took
-(``tests/test_express.py``). Small batches go on it by one step each (``step.py``), if they can.
+(``tests/test_express.py``). Most batches go on it by one step each (``step.py``).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from latecomer.runtime.engine import Engine, Piece
     from latecomer.runtime.intervals.lane import AnyLane
 
+#: Where batch after batch is out of the ordinary, most of them try no step: so many in a row at most.
+_LONGEST_REST = 32
 #: State is looked through for what may go when the clock has moved by this part of a slice: each look has its price.
 _PART = 64
 
@@ -51,6 +53,7 @@ class Express:
         self._step: Step | None = None
         self._planned = self._checked = False  # whether it is known if there are steps, and if the log is fit for them
         self._moved = False  # whether a step has left something to lanes
+        self._missed = self._rest = 0  # batches in a row that took no step; for how many none is tried
 
     @classmethod
     def of(cls, engine: Engine, given: Sequence[AnyLane]) -> Express | None:
@@ -82,7 +85,7 @@ class Express:
         lane.policy.advance(lane.clock, None)
 
     def step(self, given: pa.RecordBatch) -> Iterator[Piece] | None:
-        """As :meth:`process`, of a small batch that nobody has read yet, in one step; None, and nothing has changed, if
+        """As :meth:`process`, of a batch that nobody has read yet, in one step; None, and nothing has changed, if
         that cannot be.
         """
         engine, n = self._engine, given.num_rows
@@ -94,13 +97,19 @@ class Express:
             if not self._step.possible:
                 return None
             self._checked = True
+        if self._rest:
+            self._rest -= 1
+            return None
         engine.broken = True  # until all is done
         if engine.ids.due(n):
             engine.forget_ids(np.maximum(engine.time.clock.value - self._kept, BEGINNING), n)
         found = self._step.take(given, engine.time.clock.value, self.delay)
         if found is None:
             engine.broken = False
+            self._missed += 1
+            self._rest = min(1 << (self._missed - 1), _LONGEST_REST) - 1
             return None
+        self._missed = 0
         clock, known, behind, answers = found
         self._moved = True
         engine.counters["rows"] += n

@@ -1,4 +1,4 @@
-"""Steps: the express road for small batches, whose steps take longer than their events, in one compiled call.
+"""Steps: the express road in one compiled call, for small batches above all: for them the calls are what takes long.
 
 Rule: a step does what :class:`latecomer.runtime.express.Express` does for a batch, or nothing at all; then the batch
 goes that road. What only the clock decides (horizons, floors) is left for :meth:`Express.leave`, when somebody looks.
@@ -23,8 +23,8 @@ from latecomer.storage.store import Store
 if TYPE_CHECKING:
     from latecomer.runtime.engine import Engine
 
-#: Rows of a batch up to which a step is worth it, and possible: ``MOST_RECENT`` of ``native/recent.h``.
-MOST = 1_024
+#: Rows of a batch up to which a step is possible: ``MOST_ROWS`` of ``native/step.h``.
+MOST = 65_536
 
 
 class Step:

@@ -129,6 +129,11 @@ class Buffer(kernels.Span):
             self._next = None
             self._take(copy.room)
 
+    def reserve(self, n: int) -> None:
+        """Have room for ``n`` more values behind the live ones, if it can be had without copying many."""
+        if self._next is None and (len(self) <= _FEW or self._room.movable):
+            self._move(n)
+
     def drop(self, n: int) -> None:
         self._start += n
         dead = self._start - self._room.given

@@ -179,13 +179,13 @@ class IdIndex:
         self._reach(int(refs[0]), int(refs[-1]))
         return self._put(hashes, refs, unique=True)
 
-    def entering(self, first: int, n: int) -> tuple[U64, Array, U64, Array, int, int]:
+    def entering(self, first: int, n: int) -> tuple[U64, Array, U64, Array, int, int, int]:
         """Where compiled code may enter up to ``n`` rows with the references from ``first`` on, as :meth:`enter` does;
         :meth:`entered` is to be told how many it has. There must be room for all.
         """
         self._reach(first, first + n - 1)
         old, new = self._table, self._next or self._table
-        return old.words, old.highs, new.words, new.highs, self._first, self._done
+        return old.words, old.highs, new.words, new.highs, self._first, self._done, self._base
 
     def entered(self, n: int) -> None:
         """So many rows have been entered."""

@@ -50,6 +50,13 @@ static inline const IdTable *id_table_of(uint32_t mark, const IdTable *tables, n
     return &tables[id_gone_over(mark, &tables[0], first, done)];
 }
 
+/* The reference of an entry; without high bits it is the least that is not below `base`. */
+static inline int64_t id_ref(const IdTable *table, npy_intp at, int64_t base)
+{
+    uint32_t low = (uint32_t)table->words[at];
+    return table->highs ? (int64_t)((uint64_t)table->highs[at] << 32 | low) : base + (uint32_t)(low - (uint32_t)base);
+}
+
 /* The first place from the mark's home on that is free or, where it is to be `unique`, holds it; -1: there is none. */
 static inline npy_intp id_place(const IdTable *table, uint32_t mark, int unique)
 {
@@ -63,18 +70,26 @@ static inline npy_intp id_place(const IdTable *table, uint32_t mark, int unique)
     return at;
 }
 
+/* Write an entry into a free place; where that is, in `tables[0]` or (-1 - place) in `tables[1]`. */
+static inline int64_t take_place(const IdTable *tables, const IdTable *table, npy_intp at, uint32_t mark, int64_t ref)
+{
+    table->words[at] = (uint64_t)mark << 32 | (uint32_t)ref;
+    if (table->highs)
+        table->highs[at] = (uint32_t)((uint64_t)ref >> 32);
+    return table == tables ? at : -1 - at;
+}
+
 #define ID_AHEAD 16 /* rows: by then memory has answered */
 #define ID_CHAIN 3  /* places that most looks go on from home at most: into the next line of memory, often enough */
 
 /* Enter references `own` under the marks of hashes, each into the table where it belongs; `unique`: only where the mark
- * is new. `open` are the rows that were not entered, at most `most` (-1: any number) before it stops; `places`, if not
- * NULL, where the others are, in `tables[0]` or (-1 - place) in `tables[1]`. How many rows are left open; -1: the table
- * is full. */
+ * is new. `open` are the rows that were not entered; `places`, if not NULL, where the others are, in `tables[0]` or
+ * (-1 - place) in `tables[1]`. How many rows are left open; -1: the table is full. */
 static npy_intp enter_ids(const IdTable *tables, int64_t first, int64_t done, const uint64_t *hashes,
-                          const int64_t *own, npy_intp n, int unique, npy_intp most, int64_t *open, int64_t *places)
+                          const int64_t *own, npy_intp n, int unique, int64_t *open, int64_t *places)
 {
     npy_intp left = 0;
-    for (npy_intp i = -ID_AHEAD; i < n && left != most; i++) {
+    for (npy_intp i = -ID_AHEAD; i < n; i++) {
         if (i + ID_AHEAD < n) { /* here, since compilers leave out a function that does nothing but fetch ahead */
             uint32_t soon = id_mark(hashes[i + ID_AHEAD]);
             const IdTable *table = id_table_of(soon, tables, first, done);
@@ -93,16 +108,14 @@ static npy_intp enter_ids(const IdTable *tables, int64_t first, int64_t done, co
             open[left++] = i;
             continue;
         }
-        table->words[at] = (uint64_t)mark << 32 | (uint32_t)own[i];
-        if (table->highs)
-            table->highs[at] = (uint32_t)((uint64_t)own[i] >> 32);
+        int64_t place = take_place(tables, table, at, mark, own[i]);
         if (places)
-            places[i] = table == tables ? at : -1 - at;
+            places[i - left] = place;
     }
     return left;
 }
 
-/* Take the first `n` of those out again that enter_ids() has entered last, all of them. */
+/* Take out again the `n` entries that were entered last, in this order. */
 static void forget_ids(const IdTable *tables, const int64_t *places, npy_intp n)
 {
     while (n--)
@@ -133,7 +146,7 @@ static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t count)
     else {
         NPY_BEGIN_THREADS_DEF;
         NPY_BEGIN_THREADS_THRESHOLDED(n);
-        left = enter_ids(tables, first, done, hashes, own, n, unique, -1, open, NULL);
+        left = enter_ids(tables, first, done, hashes, own, n, unique, open, NULL);
         NPY_END_THREADS;
         if (left < 0)
             PyErr_SetString(PyExc_ValueError, "the table is full");
@@ -145,13 +158,6 @@ static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t count)
     free(open);
     let_go(&held);
     return result;
-}
-
-/* The reference of an entry; without high bits it is the least that is not below `base`. */
-static inline int64_t id_ref(const IdTable *table, npy_intp at, int64_t base)
-{
-    uint32_t low = (uint32_t)table->words[at];
-    return table->highs ? (int64_t)((uint64_t)table->highs[at] << 32 | low) : base + (uint32_t)(low - (uint32_t)base);
 }
 
 /* take_out(words, highs (32 bits; empty: none), begin, end, base) -> (hashes, refs): the entries at these places, which

@@ -41,7 +41,7 @@ typedef struct {
     const int64_t *roles;
     Reading reading; /* what does not depend on the batch */
     Span *ts, *types, *content;
-    npy_intp columns, stocks, askers, each; /* each: the most stocks that take the rows of one type */
+    npy_intp columns, stocks, askers, id, each; /* id: its column, or -1; each: the most stocks that take the rows of one type */
     Kept *column;
     Stock *stock;
     Asker *asker;
@@ -122,6 +122,7 @@ static int plan_columns(Plan *plan, PyObject *given)
 {
     if (!(plan->column = entries(given, &plan->columns, sizeof *plan->column)))
         return 0;
+    plan->id = -1;
     for (npy_intp i = 0; i < plan->columns; i++) {
         Kept *kept = plan->column + i;
         PyObject **part = items(PyTuple_GET_ITEM(given, i), 5, "parts of a column");
@@ -137,6 +138,8 @@ static int plan_columns(Plan *plan, PyObject *given)
             PyErr_SetString(PyExc_TypeError, "a column keeps no field of the batch");
             return 0;
         }
+        if (kept->field < 0 || plan->roles[kept->field] & IS_ID)
+            plan->id = i;
     }
     return 1;
 }

@@ -1,7 +1,8 @@
 /* Recent: what small batches have brought to a store since it last made runs of its own of them (`storage/store.py`), by
- * slice and code. Each batch puts its few events among the others, which takes less than a run of its own would. */
+ * slice and code. Each batch puts its few events among the others, which takes less than a run of its own would; those of
+ * a large batch are there alone, and become a run of their own with the next look. */
 
-#define MOST_RECENT 1024 /* events */
+#define MOST_RECENT 1024 /* events of several batches */
 #define MOST_SLICES 16   /* that they may be of */
 
 /* Events of so many slices, ascending: those of slice[i] are at begin[i] to begin[i + 1]. */
@@ -15,7 +16,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *runs;  /* the store's others, as a list of (slice, codes, refs); None: to be asked for */
     int64_t latest;  /* no event of either is later */
-    int64_t count, nbytes;
+    int64_t count, room, nbytes;
     uint64_t *codes;
     int64_t *refs;
     Edges edges;
@@ -39,6 +40,25 @@ static void recent_gone(PyObject *self)
     Py_TYPE(self)->tp_free(self);
 }
 
+/* Make room for so many events where there are none; 0: there is no memory. */
+static int recent_room(Recent *recent, npy_intp n)
+{
+    n = n > MOST_RECENT ? n : MOST_RECENT;
+    if (recent->room == n)
+        return 1;
+    free(recent->codes);
+    recent->room = recent->nbytes = 0;
+    recent->codes = malloc((size_t)n * (sizeof *recent->codes + sizeof *recent->refs));
+    if (recent->codes == NULL) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    recent->refs = (int64_t *)(recent->codes + n);
+    recent->room = n;
+    recent->nbytes = n * (int64_t)(sizeof *recent->codes + sizeof *recent->refs);
+    return 1;
+}
+
 /* What is there, as a list of (slice, codes, refs), and no longer is. */
 static PyObject *recent_take(PyObject *self, PyObject *unused)
 {
@@ -58,8 +78,14 @@ static PyObject *recent_take(PyObject *self, PyObject *unused)
         Py_XDECREF(codes);
         Py_XDECREF(refs);
     }
-    if (list)
+    if (list) {
         recent->count = recent->edges.count = 0;
+        if (recent->room > MOST_RECENT) {
+            free(recent->codes);
+            recent->codes = NULL;
+            recent->room = recent->nbytes = 0;
+        }
+    }
     return list;
 }
 
@@ -114,16 +140,9 @@ static npy_intp slices_of_both(const Edges *one, const Edges *other)
 /* Whether they may be put among the others; 0, perhaps with an exception: not as it is. */
 static int recent_takes(Recent *recent, const Arrivals *new)
 {
-    if (recent->codes == NULL) {
-        recent->codes = malloc(MOST_RECENT * (sizeof *recent->codes + sizeof *recent->refs));
-        if (recent->codes == NULL) {
-            PyErr_NoMemory();
-            return 0;
-        }
-        recent->refs = (int64_t *)(recent->codes + MOST_RECENT);
-        recent->nbytes = MOST_RECENT * (sizeof *recent->codes + sizeof *recent->refs);
-    }
-    return recent->count + new->n <= MOST_RECENT && slices_of_both(&recent->edges, &new->edges) <= MOST_SLICES;
+    if (recent->count == 0)
+        return recent_room(recent, new->n);
+    return recent->count + new->n <= recent->room && slices_of_both(&recent->edges, &new->edges) <= MOST_SLICES;
 }
 
 /* Put new events among the others, from the last on, so that nothing is in the way; there is room for them. Of equal

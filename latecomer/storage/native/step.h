@@ -5,6 +5,8 @@
  * the answer is None, and the batch goes that road. So all that may fail comes before anything that others see is changed.
  */
 
+#define MOST_ROWS 65536 /* of a batch */
+
 /* Memory that is taken piece by piece. */
 typedef struct {
     char *memory, *at;
@@ -28,7 +30,7 @@ typedef struct {
     int64_t *row, *refs, *places;
     uint64_t *ids;
     IdTable tables[2];
-    int64_t first, done; /* of the tables */
+    int64_t first, done, base; /* of the tables */
     npy_intp entered;
     Arrivals *arrivals; /* for each stock */
     Run *runs;
@@ -45,12 +47,10 @@ static int step_reads(Step *step, const ArrowSchema *schema, const ArrowArray *a
     *to = plan->reading;
     to->n = array->length;
     to->first = first;
-    if (to->n > MOST_RECENT)
-        return 0;
     size_t n = (size_t)to->n, hashed = 1, words;
     for (npy_intp i = 0; i < to->columns; i++)
         hashed += (plan->roles[i] & IS_HASHED) != 0;
-    words = n * (9 + hashed + 6 + 4 * (size_t)plan->each) + 2 * (24 + hashed + 4 * (size_t)plan->stocks);
+    words = n * (9 + hashed + 7 + 4 * (size_t)plan->each) + 2 * (25 + hashed + 4 * (size_t)plan->stocks);
     size_t stocks = (size_t)plan->stocks, fields = (size_t)to->columns * sizeof *to->fields;
     size_t rest = stocks * (sizeof *step->arrivals + VIEWS * (sizeof *step->views + sizeof *step->latest)) +
                   (size_t)plan->columns * sizeof *step->columns;
@@ -86,7 +86,12 @@ static int step_reads(Step *step, const ArrowSchema *schema, const ArrowArray *a
             field->hashes = piece_of_arena(&step->arena, 8 * n);
         }
     }
-    if (!read_all(to))
+    int plain;
+    NPY_BEGIN_THREADS_DEF;
+    NPY_BEGIN_THREADS_THRESHOLDED(to->n);
+    plain = read_all(to);
+    NPY_END_THREADS;
+    if (!plain)
         return 0;
     step->times = as_is ? to->time->values : to->ts;
     return 1;
@@ -122,62 +127,120 @@ static int64_t bytes_kept(const Step *step, const Field *field)
     return bytes;
 }
 
-/* Whether the log takes the rows as it is. */
+/* Whether a span takes so many values of this width, perhaps after it has made room; 0, perhaps with an exception. */
+static int makes_room(Span *span, npy_intp n, npy_intp width)
+{
+    if (span_takes(span, n, width))
+        return 1;
+    PyObject *made = PyObject_CallMethod((PyObject *)span, "reserve", "n", (Py_ssize_t)n);
+    Py_XDECREF(made);
+    return made != NULL && span_takes(span, n, width);
+}
+
+/* Whether the log takes the rows; 0, perhaps with an exception: not as it is. */
 static int step_fits(const Step *step)
 {
     const Plan *plan = step->plan;
     npy_intp n = step->known;
-    if (!span_takes(plan->ts, n, 8) || !span_takes(plan->types, n, 4) || !span_takes(plan->content, n, 8))
+    if (!makes_room(plan->ts, n, 8) || !makes_room(plan->types, n, 4) || !makes_room(plan->content, n, 8))
         return 0;
     for (npy_intp i = 0; i < plan->columns; i++) {
         const Kept *kept = plan->column + i;
-        if (kept->offsets == NULL ? !span_takes(kept->values, n, kept->width)
-                                  : !span_takes(kept->offsets, n, 8) ||
-                                        !span_takes(kept->values, (npy_intp)bytes_kept(step, step->rows.fields + kept->field), 1))
+        if (kept->offsets == NULL ? !makes_room(kept->values, n, kept->width)
+                                  : !makes_room(kept->offsets, n, 8) ||
+                                        !makes_room(kept->values, (npy_intp)bytes_kept(step, step->rows.fields + kept->field), 1))
             return 0;
     }
     return 1;
 }
 
-/* Enter the ids; 0: the mark of one is taken, or it is that of two rows. */
+/* How others see a column of the log when it has so many more rows. */
+static Column column_with(const Kept *kept, npy_intp more)
+{
+    Column column = {.kind = (enum Kind)kept->kind, .width = kept->width, .values = span_first(kept->values)};
+    if (kept->offsets) {
+        column.offsets = (const int64_t *)span_first(kept->offsets);
+        column.n = span_length(kept->offsets) - 1 + more;
+        column.first = (const char *)column.offsets;
+        column.step = 8;
+    } else {
+        column.n = span_length(kept->values) + more;
+        column.words = kept->kind <= FLOATING && kept->width == 8 ? (const int64_t *)column.values : NULL;
+        column.first = column.values;
+        column.step = kept->width;
+    }
+    return column;
+}
+
+/* Whether the log knows an event of this id hash among those with its mark: other hashes are other ids. */
+static int id_is_known(const Step *step, const IdTable *table, uint64_t hash)
+{
+    const Plan *plan = step->plan;
+    npy_intp at = id_home(id_mark(hash), table->size);
+    if (plan->id < 0)
+        return 1;
+    Column column = column_with(plan->column + plan->id, 0);
+    Bound bound = {.columns = &column};
+    for (; table->words[at]; at = at + 1 == table->size ? 0 : at + 1) {
+        if ((uint32_t)(table->words[at] >> 32) != id_mark(hash))
+            continue;
+        int64_t ref = id_ref(table, at, step->base), place = ref - (step->begin - span_length(plan->ts));
+        if (place < 0) /* it is forgotten */
+            continue;
+        bind(&bound, 0, ref, 0, place);
+        if ((ref < step->begin ? hash_of(&bound, 0, 0) : step->ids[ref - step->begin]) == hash)
+            return 1;
+    }
+    return 0;
+}
+
+/* Enter the ids; 0: one is known, or it is that of two rows, or there is an exception. */
 static int step_enters(Step *step)
 {
-    int64_t open;
     npy_intp n = step->known;
     step->refs = piece_of_arena(&step->arena, 8 * (size_t)n);
     step->places = piece_of_arena(&step->arena, 8 * (size_t)n);
     step->ids = piece_of_arena(&step->arena, 8 * (size_t)n);
+    int64_t *open = piece_of_arena(&step->arena, 8 * (size_t)n);
     for (npy_intp i = 0; i < n; i++) {
         step->refs[i] = step->begin + i;
         step->ids[i] = step->rows.ids[step->row[i]];
     }
-    npy_intp left = enter_ids(step->tables, step->first, step->done, step->ids, step->refs, n, 1, 1, &open, step->places);
-    if (left == 0)
-        step->entered = n;
-    else if (left > 0)
-        forget_ids(step->tables, step->places, (npy_intp)open);
-    else
+    npy_intp left = enter_ids(step->tables, step->first, step->done, step->ids, step->refs, n, 1, open, step->places);
+    if (left >= 0)
+        step->entered = n - left;
+    for (npy_intp i = 0; i < left; i++) {
+        uint64_t hash = step->ids[open[i]];
+        const IdTable *table = id_table_of(id_mark(hash), step->tables, step->first, step->done);
+        if (id_is_known(step, table, hash))
+            return 0;
+        npy_intp at = id_place(table, id_mark(hash), 0);
+        if (at < 0)
+            left = -1;
+        else
+            step->places[step->entered++] = take_place(step->tables, table, at, id_mark(hash), step->refs[open[i]]);
+    }
+    if (left < 0)
         PyErr_SetString(PyExc_ValueError, "the table is full");
-    return left == 0;
+    return left >= 0;
 }
 
 /* Arrange the new events of each stock; 0: they are of too many slices. */
 static int step_arranges(Step *step)
 {
     Plan *plan = step->plan;
-    Heap heap = {piece_of_arena(&step->arena, 2 * (size_t)step->known * sizeof *heap.items), 0, plan->bits};
+    Heap heap = {piece_of_arena(&step->arena, 2 * ((size_t)step->known + 1) * sizeof *heap.items), 0, plan->bits};
     step->arrivals = piece_of_arena(&step->arena, (size_t)plan->stocks * sizeof *step->arrivals);
     for (npy_intp i = 0; i < plan->stocks; i++) {
         const Stock *stock = plan->stock + i;
         Arrivals *new = step->arrivals + i;
         const uint64_t *hashes = stock->field < 0 ? NULL : step->rows.fields[stock->field].hashes;
         heap.n = 0;
+        /* Whatever is written for a row of another type is written over by the next one. */
         for (npy_intp j = 0; j < step->known; j++) {
             int64_t row = step->row[j];
-            if (step->rows.numbers[row] == stock->type) {
-                drop_item(&heap, hashes ? hashes[row] : 0, step->times[row], step->refs[j]);
-                heap.n++;
-            }
+            drop_item(&heap, hashes ? hashes[row] : 0, step->times[row], step->refs[j]);
+            heap.n += step->rows.numbers[row] == stock->type;
         }
         new->n = heap.n;
         new->edges.count = new->edges.begin[0] = 0;
@@ -329,14 +392,9 @@ static void step_logs(Step *step)
     step->columns = piece_of_arena(&step->arena, (size_t)plan->columns * sizeof *step->columns);
     for (npy_intp i = 0; i < plan->columns; i++) {
         const Kept *kept = plan->column + i;
-        Column *column = step->columns + i;
-        *column = (Column){.kind = (enum Kind)kept->kind, .width = kept->width, .values = span_first(kept->values)};
+        step->columns[i] = column_with(kept, step->known);
         if (kept->offsets) {
             keep_texts(step, step->rows.fields + kept->field, kept);
-            column->offsets = (const int64_t *)span_first(kept->offsets);
-            column->n = span_length(kept->offsets) - 1 + step->known;
-            column->first = (const char *)column->offsets;
-            column->step = 8;
             continue;
         }
         int64_t *numbers = (int64_t *)span_next(kept->values);
@@ -345,10 +403,6 @@ static void step_logs(Step *step)
                 numbers[j] = step->rows.first + step->row[j];
         else
             keep_values(step, step->rows.fields[kept->field].values, kept->width, numbers);
-        column->n = span_length(kept->values) + step->known;
-        column->words = kept->kind <= FLOATING && kept->width == 8 ? (const int64_t *)column->values : NULL;
-        column->first = column->values;
-        column->step = kept->width;
     }
 }
 
@@ -381,7 +435,10 @@ static int step_follows(const Step *step, const Order *order, int64_t dense, Fol
     }
     for (int64_t i = 0; i < program->columns; i++)
         f->bound.columns[i] = step->columns[order->columns[i]];
+    NPY_BEGIN_THREADS_DEF;
+    NPY_BEGIN_THREADS_THRESHOLDED(f->n);
     follow_on(f, step->plan->most);
+    NPY_END_THREADS;
     return sound_so_far(f) && f->depth < 0 && f->seed == f->n;
 }
 
@@ -450,7 +507,7 @@ static void step_ends(Step *step)
  *
  * `schema` and `array` are the capsules of a record batch; `first` is the number of its first row; no row may be later than
  * `delay`; `dense` is the number of the log's first event, which has no gaps behind it; `tables` are the first six arguments
- * of put(), in which there is room. Answers are those of the queries that find something, in their order. None: nothing has
+ * of put(), in which there is room, and the least reference. Answers are those of the queries that find something, in their order. None: nothing has
  * been done. */
 static PyObject *step(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
@@ -462,15 +519,15 @@ static PyObject *step(PyObject *self, PyObject *const *args, Py_ssize_t count)
         return NULL;
     const ArrowSchema *schema = PyCapsule_GetPointer(args[1], "arrow_schema");
     const ArrowArray *array = schema ? PyCapsule_GetPointer(args[2], "arrow_array") : NULL;
-    PyObject **tables = array ? items(args[7], 6, "parts of an index") : NULL;
+    PyObject **tables = array ? items(args[7], 7, "parts of an index") : NULL;
     if (tables == NULL)
         return NULL;
     PyObject *behind = NULL, *answers = NULL, *result = NULL;
     if (!id_table(tables, &step.tables[0], &held) || !id_table(tables + 2, &step.tables[1], &held) ||
-        !integer(tables[4], &step.first) || !integer(tables[5], &step.done))
+        !integer(tables[4], &step.first) || !integer(tables[5], &step.done) || !integer(tables[6], &step.base))
         goto done;
     step.begin = dense + span_length(step.plan->ts);
-    if (array->length > MOST_RECENT || !(behind = fresh(array->length, NPY_INT64)) || !(answers = PyList_New(0)) ||
+    if (array->length > MOST_ROWS || !(behind = fresh(array->length, NPY_INT64)) || !(answers = PyList_New(0)) ||
         !step_reads(&step, schema, array, first) || !step_judges(&step, delay, DATA(behind)) || !step_fits(&step) ||
         !step_enters(&step))
         goto done;
@@ -483,9 +540,9 @@ static PyObject *step(PyObject *self, PyObject *const *args, Py_ssize_t count)
         result = Py_BuildValue("LnOO", (long long)step.clock, (Py_ssize_t)step.known, behind, answers);
     if (result)
         step_ends(&step);
-    else
-        forget_ids(step.tables, step.places, step.entered);
 done:
+    if (result == NULL)
+        forget_ids(step.tables, step.places, step.entered);
     Py_XDECREF(behind);
     Py_XDECREF(answers);
     free(step.arena.memory);
