@@ -105,7 +105,7 @@ class Engine:
         self.intake = Intake(stream, self.types, schema)
         id_name = self.intake.id_name
         self.unit = self.intake.unit
-        times = Times(self.unit, self.intake.ts_type)
+        self.times = times = Times(self.unit, self.intake.ts_type)
         kept = {f.name: f.type for f in self.intake.schema}
         policies = [self._policy(plan, numbers) for plan in plans]
         patterns = [self._pattern(plan, kept, times) for plan in plans]
@@ -113,7 +113,10 @@ class Engine:
         columns = {name: kept[name] for name in sorted(attributes_of(plans) | {id_name, *stream.of_key})}
         columns |= self.intake.hidden
         pages = None if paging is None else Pages(paging.pager, columns)
-        self.intake.prepare({name for plan in plans for name in plan.key}, columns)
+        keys = {name for p in patterns for s in p.selections() for name in s.key}
+        self.intake.prepare(
+            {name for name in keys & columns.keys() if not pa.types.is_floating(columns[name])}, columns
+        )
         self.log = EventLog(columns, pages, self.layout.bits)
         self.ids = IdIndex()
         self.cold = None

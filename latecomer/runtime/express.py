@@ -94,7 +94,9 @@ class Express:
         if self._step is None or engine.share is not None or n > MOST or not given.schema.equals(engine.intake.given):
             return None
         if not self._checked:
-            if not self._step.possible:
+            if self._step.outdated:
+                self._step = Step.of(engine, self._lanes)
+            if self._step is None or not self._step.possible:
                 return None
             self._checked = True
         if self._rest:

@@ -42,6 +42,8 @@ from latecomer.units import UNITS
 
 #: The limits of ``native/conditions.h``.
 _PARTS, _DEPTH, _WIDE = 32, 24, 1 << 10
+#: That of ``native/program.h``.
+_TEXTS = 4_096
 
 #: Which bits of a hash count: all.
 HASHED = -1
@@ -77,6 +79,7 @@ class _Code(IntEnum):
     COMPARE_IF = auto()
     COMPARE_FI = auto()
     SAME_TEXT = auto()
+    TEXT_IS = auto()
     AND = auto()
     OR = auto()
     NOT = auto()
@@ -92,6 +95,8 @@ _OUTCOMES = {
     ">": _GREATER,
     ">=": _GREATER | _EQUAL,
 }
+#: Comparisons with their sides changed.
+_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _WHOLE = {"+": _Code.ADD, "-": _Code.SUBTRACT, "*": _Code.MULTIPLY, "%": _Code.REMAINDER}
 _REAL = {
     "+": _Code.ADD_F,
@@ -130,14 +135,14 @@ class Road:
 def road_of(order: JoinOrder, pattern: Pattern, columns: Mapping[str, pa.DataType]) -> Road:
     """The road of an order that completes matches. ``columns``: the event log's."""
     writer = _Writer(pattern, pattern.times, columns)
-    return writer.road((order.seed,), order.tests, order.negations, order.steps, ())
+    return writer.road((order.seed,), _conditions(order.tests), order.negations, order.steps, ())
 
 
 def killing_road(j: int, pattern: Pattern, columns: Mapping[str, pa.DataType]) -> Road:
     """The road from new negatives of negation ``j`` to the matches that each is the first to kill."""
     order = pattern.deletes[j]
     writer = _Writer(pattern, pattern.times, columns)
-    return writer.road((order.seed,), order.tests, order.negations, order.steps, pattern.probes[: j + 1])
+    return writer.road((order.seed,), _conditions(order.tests), order.negations, order.steps, pattern.probes[: j + 1])
 
 
 def checking_road(probes: Sequence[Probe], new: bool, pattern: Pattern, columns: Mapping[str, pa.DataType]) -> Road:
@@ -146,18 +151,26 @@ def checking_road(probes: Sequence[Probe], new: bool, pattern: Pattern, columns:
     return writer.road(pattern.positives, (), () if new else probes, (), probes if new else ())
 
 
+def filtering_road(filter: Sequence[Expr], times: Times, columns: Mapping[str, pa.DataType]) -> Road:
+    """The road on which the events stay that pass the conjuncts of a selection, which name no variable."""
+    return _Writer(None, times, columns).road((0,), filter, (), (), ())
+
+
 @dataclass(slots=True)
 class _Writer:
-    pattern: Pattern
+    """``pattern``: whose conditions they are; None: those of one component alone, which they do not name."""
+
+    pattern: Pattern | None
     times: Times
     types: Mapping[str, pa.DataType]
     columns: dict[str, int] = field(default_factory=dict)
+    texts: dict[str, int] = field(default_factory=dict)
     looks: list[tuple[Selection, int]] = field(default_factory=list)
 
     def road(
         self,
         bound: tuple[int, ...],
-        tests: Sequence[Test],
+        tests: Iterable[Expr],
         negations: Sequence[Probe],
         steps: Sequence[Step],
         lasts: Sequence[Probe],
@@ -166,18 +179,29 @@ class _Writer:
         body = [len(bound), *bound, *self._tests(tests), *self._negations(negations, None), len(steps)]
         for step in steps:
             body += self._look(step, step.index, self._between(step), step.index)
-            body += [*self._tests(step.tests), *self._negations(step.negations, step)]
+            body += [*self._tests(_conditions(step.tests)), *self._negations(step.negations, step)]
         body.append(len(lasts))
         for probe in lasts:
             own = probe.step.index in bound
             body += self._negation(probe, NEW, None, probe.step.index if own else -1)
-        parts = len(self.pattern.components)
-        if parts > _PARTS or len(self.columns) >= _WIDE or len(self.looks) > _WIDE:
+        parts = 1 if self.pattern is None else len(self.pattern.components)
+        if parts > _PARTS or len(self.columns) >= _WIDE or len(self.looks) > _WIDE or len(self.texts) > _TEXTS:
             raise Unpaved
         head = [HASHED, parts, len(self.looks), len(self.columns)]
         for name in self.columns:
             head += _layout(self.types, name)
+        head.append(len(self.texts))
+        for text in self.texts:
+            head += _text(text)
         return Road((*head, *body), bound, tuple(self.columns), tuple(self.looks))
+
+    @property
+    def _whole(self) -> Pattern:
+        assert self.pattern is not None, "there are other components"
+        return self.pattern
+
+    def _part(self, attribute: Attribute) -> int:
+        return 0 if self.pattern is None else self.pattern.index_of(attribute.var)
 
     # --- looking for events ------------------------------------------------------------------------------------------
 
@@ -197,7 +221,7 @@ class _Writer:
         to them."""
         before = [b for b in step.bound if b < step.index]
         after = [b for b in step.bound if b > step.index]
-        window = self.pattern.window
+        window = self._whole.window
         if not before:
             return [max(after), -window, min(after), -1]
         if not after:
@@ -206,7 +230,7 @@ class _Writer:
 
     def _scope(self, probe: Probe) -> list[int]:
         """:func:`latecomer.runtime.sequence.scope`, in the same words."""
-        negation, positives, window = probe.negation, self.pattern.positives, self.pattern.window
+        negation, positives, window = probe.negation, self._whole.positives, self._whole.window
         if negation.left is None:
             return [positives[-1], -window, positives[0], -1]
         if negation.right is None:
@@ -222,12 +246,12 @@ class _Writer:
     def _negation(self, probe: Probe, view: int, step: Step | None, before: int) -> list[int]:
         cut, anchor = 0, 0
         if probe.bounds and step is not None:
-            negation, positives = probe.negation, self.pattern.positives
+            negation, positives = probe.negation, self._whole.positives
             assert negation.left is not None and negation.right is not None, "it lies between two"
             left, right = positives[negation.left], positives[negation.right]
             cut, anchor = (1, right) if step.index == left else (2, left)
         look = self._look(probe.step, probe.step.index, self._scope(probe), view)
-        return [*look, *self._tests(probe.step.tests), cut, anchor, before]
+        return [*look, *self._tests(_conditions(probe.step.tests)), cut, anchor, before]
 
     def _column(self, name: str) -> int:
         if name == EVENT_TIME:
@@ -237,11 +261,12 @@ class _Writer:
 
     # --- conditions --------------------------------------------------------------------------------------------------
 
-    def _tests(self, tests: Sequence[Test]) -> list[int]:
-        words = [len(tests)]
+    def _tests(self, tests: Iterable[Expr]) -> list[int]:
+        words = [0]
         for test in tests:
+            words[0] += 1
             ops: Ops = []
-            if self._write(test.expr, ops).kind != "bool" or _depth(ops) > _DEPTH:
+            if self._write(test, ops).kind != "bool" or _depth(ops) > _DEPTH:
                 raise Unpaved
             words += [len(ops), *(word for op in ops for word in op)]
         return words
@@ -318,7 +343,7 @@ class _Writer:
         return _Typed(value.kind, False, value.scale)
 
     def _attribute(self, expr: Attribute, ops: Ops) -> _Typed:
-        part = self.pattern.index_of(expr.var)
+        part = self._part(expr)
         if expr.name == EVENT_TIME:
             ops.append((_Code.LOAD_TIME, part, 0))
             return _Typed("time", scale=self.times.scale)
@@ -346,11 +371,15 @@ class _Writer:
         if isinstance(left, Attribute) and isinstance(right, Attribute) and self._texts(left, right):
             if op not in ("=", "<>"):
                 raise Unpaved
-            a, b = (_WIDE * self.pattern.index_of(side.var) + self._column(side.name) for side in (left, right))
-            ops.append((_Code.SAME_TEXT, a, b))
-            if op == "<>":
-                ops.append((_Code.NOT, 0, 0))
-            return _Typed("bool")
+            a, b = (self._place(side) for side in (left, right))
+            return _same((_Code.SAME_TEXT, a, b), op, ops)
+        if isinstance(left, Literal) and isinstance(right, Attribute):
+            left, right, op = right, left, _TURNED.get(op, op)
+        if isinstance(left, Attribute) and self._texts(left) and isinstance(right, Literal):
+            if op not in ("=", "<>") or not isinstance(right.value, str):
+                raise Unpaved
+            number = self.texts.setdefault(right.value, len(self.texts))
+            return _same((_Code.TEXT_IS, self._place(left), number), op, ops)
         x, y = self._write(left, ops), self._write(right, ops)
         unlike = (x.kind == "bool") != (y.kind == "bool") or {x.kind, y.kind} == {"time", "duration"}
         unit = self.times.scale
@@ -365,11 +394,30 @@ class _Writer:
         ops.append((code, _OUTCOMES[op], 0))
         return _Typed("bool")
 
-    def _texts(self, left: Attribute, right: Attribute) -> bool:
-        if EVENT_TIME in (left.name, right.name):
-            return False
-        kinds = [self.types[side.name] for side in (left, right)]
-        return all(pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in kinds)
+    def _place(self, attribute: Attribute) -> int:
+        return _WIDE * self._part(attribute) + self._column(attribute.name)
+
+    def _texts(self, *sides: Attribute) -> bool:
+        kinds = [self.types[side.name] for side in sides if side.name != EVENT_TIME]
+        return len(kinds) == len(sides) and all(pa.types.is_string(k) or pa.types.is_large_string(k) for k in kinds)
+
+
+def _conditions(tests: Iterable[Test]) -> Iterable[Expr]:
+    return (test.expr for test in tests)
+
+
+def _text(text: str) -> list[int]:
+    """A text as words: how many bytes it has, and these."""
+    data = text.encode()
+    return [len(data), *np.frombuffer(data + bytes(-len(data) % 8), np.int64).tolist()]
+
+
+def _same(code: tuple[int, int, int], op: str, ops: Ops) -> _Typed:
+    """Write that two texts are the same, or (``<>``) are not."""
+    ops.append(code)
+    if op == "<>":
+        ops.append((_Code.NOT, 0, 0))
+    return _Typed("bool")
 
 
 def _widened(ops: Ops, below: bool, top: bool) -> None:
@@ -408,7 +456,7 @@ def _depth(ops: Sequence[tuple[int, int, int]]) -> int:
     """The most operands that are on the stack at a time."""
     depth = most = 0
     for code, _, _ in ops:
-        if code <= _Code.FLOAT or code == _Code.SAME_TEXT:
+        if code <= _Code.FLOAT or code in (_Code.SAME_TEXT, _Code.TEXT_IS):
             depth += 1
         elif code not in _UNARY:
             depth -= 1

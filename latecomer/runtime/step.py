@@ -15,7 +15,9 @@ import pyarrow as pa
 from latecomer.runtime.follow import CompiledMatcher
 from latecomer.runtime.lane import Lane
 from latecomer.runtime.reading import RowReader
+from latecomer.runtime.road import Unpaved, filtering_road
 from latecomer.runtime.rows import PIECE, Answer
+from latecomer.runtime.selection import Selection
 from latecomer.storage import kernels
 from latecomer.storage.columns import I64, BytesColumn, FixedColumn, plain_layout
 from latecomer.storage.store import Store
@@ -32,8 +34,7 @@ class Step:
 
     def __init__(self, engine: Engine, plan: Any) -> None:
         self._engine, self._plan = engine, plan
-        columns = engine.log.columns.values()
-        self._columns = [column for column in columns if isinstance(column, (FixedColumn, BytesColumn))]
+        self._spans = _spans(engine)
 
     @classmethod
     def of(cls, engine: Engine, lanes: list[Lane]) -> Step | None:
@@ -54,7 +55,12 @@ class Step:
     @property
     def possible(self) -> bool:
         """Whether the log is as it is read here."""
-        return self._engine.log.gapless and all(column.no_nulls for column in self._columns)
+        return self._engine.log.gapless
+
+    @property
+    def outdated(self) -> bool:
+        """Whether columns are kept elsewhere now, or have got their first nulls."""
+        return self._spans != _spans(self._engine)
 
     def take(self, given: pa.RecordBatch, clock: int, delay: int) -> tuple[int, int, I64, Iterator[Answer]] | None:
         """Take in a batch; the clock after it, how many rows are of a type that queries ask for, by how much each was
@@ -73,6 +79,10 @@ class Step:
         return clock, known, behind, (Answer(*answer) for answer in answers)
 
 
+def _spans(engine: Engine) -> list[Any]:
+    return [c.spans for c in engine.log.columns.values() if isinstance(c, (FixedColumn, BytesColumn))]
+
+
 def _columns(engine: Engine, reader: RowReader) -> dict[str, tuple[Any, ...]] | None:
     """For each column of the log the field that it keeps (-1: the row's number), how kernels read it, and its spans."""
     found = {}
@@ -81,25 +91,38 @@ def _columns(engine: Engine, reader: RowReader) -> dict[str, tuple[Any, ...]] | 
         field = reader.field(name) if name != engine.intake.id_name or engine.stream.id is not None else -1
         if not isinstance(column, (FixedColumn, BytesColumn)) or layout is None or field is None:
             return None
-        if pa.types.is_boolean(column.type):  # in batches they are bits
-            return None
         found[name] = (field, *layout, *column.spans)
     return found
 
 
 def _stores(engine: Engine, lanes: list[Lane], reader: RowReader) -> dict[Store, tuple[Any, ...]] | None:
-    """The stores with their recent events, and of what they take in the type, and the field with the key's hashes (-1:
-    no key).
+    """The stores with their recent events, and of what they take in the type, the fields with the key's hashes, and the
+    filter.
     """
     found: dict[Store, tuple[Any, ...]] = {}
     for lane in lanes:
         for selection, store in lane.stores.items():
-            hashed = all(name in reader.keys for name in selection.key)
-            if selection.filter or len(selection.key) > 1 or not hashed or store.recent is None:
+            filter = _filter(engine, selection)
+            if filter is None or store.recent is None or not all(name in reader.keys for name in selection.key):
                 return None
-            field = reader.field(selection.key[0]) if selection.key else -1
-            found[store] = (store, store.recent, engine.numbers[selection.type], field)
+            fields = np.array([reader.field(name) for name in selection.key], np.int64)
+            found[store] = (store, store.recent, engine.numbers[selection.type], fields, *filter)
     return found
+
+
+def _filter(engine: Engine, selection: Selection) -> tuple[Any, tuple[int, ...]] | None:
+    """The program of a selection's filter (None: there is none), and the log's columns that it reads; None: the filter
+    has no words there.
+    """
+    if not selection.filter:
+        return None, ()
+    types = {name: column.type for name, column in engine.log.columns.items()}
+    try:
+        road = filtering_road(selection.filter, engine.times, types)
+    except Unpaved:
+        return None
+    names = list(types)
+    return kernels.program(np.array(road.words, np.int64)), tuple([names.index(name) for name in road.columns])
 
 
 def _queries(lanes: list[Lane], columns: Sequence[str], stores: Collection[Store]) -> tuple[Any, ...] | None:

@@ -221,51 +221,52 @@ class Column(Protocol):
 class _Validity:
     """Which values are not null; costs nothing until the first null comes."""
 
-    __slots__ = ("_bits",)
+    __slots__ = ("bits",)
 
     def __init__(self) -> None:
-        self._bits: Buffer | None = None
+        #: Whether each value is valid; None until a null comes.
+        self.bits: Buffer | None = None
 
     def append(self, values: pa.Array, before: int) -> None:
         """``before``: how many values there have been."""
-        if values.null_count and self._bits is None:
-            self._bits = Buffer(np.dtype(bool))
-            self._bits.append(np.ones(before, bool))
-        if self._bits is not None:
-            self._bits.append(values.is_valid().to_numpy(zero_copy_only=False))
+        if values.null_count and self.bits is None:
+            self.bits = Buffer(np.dtype(bool))
+            self.bits.append(np.ones(before, bool))
+        if self.bits is not None:
+            self.bits.append(values.is_valid().to_numpy(zero_copy_only=False))
 
     def append_valid(self, n: int) -> None:
         """``n`` values without nulls."""
-        if self._bits is not None:
-            self._bits.append(np.ones(n, bool))
+        if self.bits is not None:
+            self.bits.append(np.ones(n, bool))
 
     def drop(self, n: int) -> None:
-        if self._bits is not None:
-            self._bits.drop(n)
+        if self.bits is not None:
+            self.bits.drop(n)
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> None:
-        if self._bits is not None:
-            self._bits.keep(mask)
+        if self.bits is not None:
+            self.bits.keep(mask)
 
     @property
     def none(self) -> bool:
         """Whether no null ever came."""
-        return self._bits is None
+        return self.bits is None
 
     def live(self) -> Array | None:
         """Whether each value is valid; None while no null has come."""
-        return None if self._bits is None else self._bits.live()
+        return None if self.bits is None else self.bits.live()
 
     def bitmap(self, positions: I64 | None) -> pa.Buffer | None:
         """Arrow's validity bitmap of the values at ``positions`` (None: all)."""
-        if self._bits is None:
+        if self.bits is None:
             return None
-        valid = self._bits.live() if positions is None else self._bits.live()[positions]
+        valid = self.bits.live() if positions is None else self.bits.live()[positions]
         return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
     @property
     def nbytes(self) -> int:
-        return self._bits.nbytes if self._bits is not None else 0
+        return self.bits.nbytes if self.bits is not None else 0
 
 
 class FixedColumn:
@@ -314,9 +315,9 @@ class FixedColumn:
         return self._valid.none
 
     @property
-    def spans(self) -> tuple[Buffer, Buffer | None]:
-        """The values, and of texts their offsets."""
-        return self.values, None
+    def spans(self) -> tuple[Buffer, Buffer | None, Buffer | None]:
+        """The values, of texts their offsets, and, once there have been nulls, which are none."""
+        return self.values, None, self._valid.bits
 
     def plain(self) -> Plain:
         return self.values.live(), None, self._valid.live()
@@ -413,9 +414,9 @@ class BytesColumn:
         return self._valid.none
 
     @property
-    def spans(self) -> tuple[Buffer, Buffer | None]:
-        """The bytes, and the offsets."""
-        return self._data, self._offsets
+    def spans(self) -> tuple[Buffer, Buffer | None, Buffer | None]:
+        """The bytes, the offsets, and, once there have been nulls, which are none."""
+        return self._data, self._offsets, self._valid.bits
 
     def plain(self) -> Plain:
         return self._data.live(), self._offsets.live(), self._valid.live()

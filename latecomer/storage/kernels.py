@@ -144,7 +144,7 @@ read_rows: Any = None
 #: Makes a whole record batch of changes (``native/output.h``); None: it takes one column after another.
 write_changes: Any = None
 
-#: A small batch's whole way through an engine (``native/plan.h``, ``native/step.h``), and the events that it brings to
+#: A batch's whole way through an engine (``native/plan.h``, ``native/step.h``), and the events that it brings to
 #: a store (``native/recent.h``); None: it takes one kernel after another, as :mod:`latecomer.runtime.express` does.
 plan: Any = None
 step: Any = None

@@ -98,6 +98,7 @@ static int roomy(Follow *f)
     memset(memory, 0, sources + columns);
     f->sources = (Source *)memory;
     f->bound.columns = (Column *)(memory + sources);
+    f->bound.texts = program->text;
     f->latest = (int64_t *)(memory + sources + columns);
     f->seed_place = (int64_t *)(memory + sources + columns + latest);
     f->level = (Level *)(memory + sources + columns + latest + places);

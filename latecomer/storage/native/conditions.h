@@ -22,6 +22,12 @@ typedef struct {
     npy_intp n;
 } Column;
 
+/* A text that a condition names. */
+typedef struct {
+    const uint8_t *bytes;
+    int64_t length;
+} Text;
+
 /* Where in the columns the event of a reference is: from `dense` on one after another, before that as the sparse
  * numbers say (`storage/numbers.py`), ascending or as bits with counts. `number`: the bits of a reference that are its
  * number. */
@@ -35,6 +41,7 @@ typedef struct {
 /* The events that are bound to a pattern's components, and where their values are. */
 typedef struct {
     Column *columns;
+    const Text *texts; /* that conditions name */
     Places places;
     int64_t ref[MOST_PARTS], ts[MOST_PARTS], place[MOST_PARTS]; /* place -1: not looked up yet */
     int lost; /* whether a reference was not in the log */
@@ -162,7 +169,7 @@ enum Code {
     WIDEN, WIDEN_BELOW,              /* the last operand, or the one below it, becomes a float */
     ADD, SUBTRACT, MULTIPLY, REMAINDER, NEGATE,
     ADD_F, SUBTRACT_F, MULTIPLY_F, DIVIDE_F, REMAINDER_F, NEGATE_F,
-    COMPARE, COMPARE_F, COMPARE_IF, COMPARE_FI, SAME_TEXT,
+    COMPARE, COMPARE_F, COMPARE_IF, COMPARE_FI, SAME_TEXT, TEXT_IS,
     AND, OR, NOT, IS_NULL,
     CODES
 };
@@ -172,7 +179,8 @@ enum { LESS = 1, EQUAL = 2, GREATER = 4 };
 
 typedef struct {
     int64_t code, a, b; /* LOAD: component, column; LOAD_TIME: component; constants: a; COMPARE: set of outcomes;
-                           SAME_TEXT: twice component * MOST_PARTS^2 + column */
+                           SAME_TEXT: twice component * MOST_PARTS^2 + column; TEXT_IS: once, and
+                           the number of the text */
 } Op;
 
 typedef struct {
@@ -356,6 +364,16 @@ static int passes(Bound *bound, const Condition *condition)
             int64_t mine = value_at(bound, op->a / wide, left), other = value_at(bound, op->b / wide, right);
             top->null = mine < 0 || other < 0;
             top->as.i = !top->null && same_value(left, mine, right, other);
+            top++;
+            break;
+        }
+        case TEXT_IS: {
+            const Column *column = bound->columns + op->a % (MOST_PARTS * MOST_PARTS);
+            int64_t at = value_at(bound, op->a / (MOST_PARTS * MOST_PARTS), column), length = 0;
+            const Text *wanted = bound->texts + op->b;
+            const uint8_t *own = at < 0 ? NULL : text(column, at, &length);
+            top->null = at < 0;
+            top->as.i = at >= 0 && length == wanted->length && memcmp(own, wanted->bytes, (size_t)length) == 0;
             top++;
             break;
         }

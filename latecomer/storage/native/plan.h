@@ -1,4 +1,4 @@
-/* A plan: what there is to know of an engine before its next small batch comes, made once: how rows are read, which columns
+/* A plan: what there is to know of an engine before its next batch comes, made once: how rows are read, which columns
  * the log keeps, what stores take in, and which orders queries follow. `runtime/step.py` writes it.
  */
 
@@ -9,14 +9,18 @@ typedef struct {
     int64_t field;
     int kind;
     int width;
-    Span *values, *offsets; /* offsets: of texts */
+    Span *values, *offsets, *valid; /* offsets: of texts; valid: which are, NULL: all */
 } Kept;
 
-/* A store that takes the rows of a type, by the hashes of a field (-1: without a key). */
+/* A store that takes the rows of a type, by the hashes of fields (none: without a key). */
 typedef struct {
     PyObject *store;
     Recent *recent;
-    int64_t type, field;
+    int64_t type;
+    npy_intp keys;
+    const int64_t *key;    /* fields */
+    const Program *filter; /* what they must pass, as the seed's tests; NULL: nothing */
+    int64_t *columns;      /* of the log, that it reads */
     PyObject *seen; /* the list that `known` was made of */
     Source known;
 } Stock;
@@ -52,6 +56,7 @@ static void plan_done(Plan *plan)
 {
     for (npy_intp i = 0; plan->stock && i < plan->stocks; i++) {
         source_done(&plan->stock[i].known);
+        free(plan->stock[i].columns);
         Py_XDECREF(plan->stock[i].seen);
     }
     for (npy_intp i = 0; plan->asker && i < plan->askers; i++) {
@@ -117,7 +122,7 @@ static int plan_reading(Plan *plan, PyObject *given)
     return fine;
 }
 
-/* Each (field, kind, width, values, offsets or None). */
+/* Each (field, kind, width, values, offsets or None, valid or None). */
 static int plan_columns(Plan *plan, PyObject *given)
 {
     if (!(plan->column = entries(given, &plan->columns, sizeof *plan->column)))
@@ -125,16 +130,18 @@ static int plan_columns(Plan *plan, PyObject *given)
     plan->id = -1;
     for (npy_intp i = 0; i < plan->columns; i++) {
         Kept *kept = plan->column + i;
-        PyObject **part = items(PyTuple_GET_ITEM(given, i), 5, "parts of a column");
+        PyObject **part = items(PyTuple_GET_ITEM(given, i), 6, "parts of a column");
         int64_t kind, width;
         if (!part || !integer(part[0], &kept->field) || !integer(part[1], &kind) || !integer(part[2], &width) ||
-            !is_span(part[3]) || (part[4] != Py_None && !is_span(part[4])))
+            !is_span(part[3]) || (part[4] != Py_None && !is_span(part[4])) || (part[5] != Py_None && !is_span(part[5])))
             return 0;
         kept->kind = (int)kind;
         kept->width = (int)width;
         kept->values = (Span *)part[3];
         kept->offsets = part[4] == Py_None ? NULL : (Span *)part[4];
-        if (kept->field < -1 || kept->field >= plan->reading.columns || (kind == TEXT) != (kept->offsets != NULL)) {
+        kept->valid = part[5] == Py_None ? NULL : (Span *)part[5];
+        if (kept->field < -1 || kept->field >= plan->reading.columns || (kind == TEXT) != (kept->offsets != NULL) ||
+            (kept->field < 0 && kept->valid)) {
             PyErr_SetString(PyExc_TypeError, "a column keeps no field of the batch");
             return 0;
         }
@@ -144,21 +151,48 @@ static int plan_columns(Plan *plan, PyObject *given)
     return 1;
 }
 
-/* Each (store, recent, type, field). */
+/* Where in the log the columns are that a program reads; NULL, with an exception: it reads them as what they are not. */
+static int64_t *plan_program(const Plan *plan, const Program *program, PyObject *given)
+{
+    PyObject **columns = items(given, program->columns, "columns");
+    int64_t *places = calloc((size_t)(program->columns + 1), sizeof *places);
+    int fine = columns && places;
+    for (int64_t i = 0; fine && i < program->columns; i++)
+        if ((fine = place_below(columns[i], plan->columns, places + i))) {
+            const Kept *kept = plan->column + places[i];
+            fine = kept->kind == program->layout[2 * i] && kept->width == program->layout[2 * i + 1];
+        }
+    if (fine)
+        return places;
+    free(places);
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "a program reads a column as what it is not");
+    return NULL;
+}
+
+/* Each (store, recent, type, fields, program of the filter or None, its columns). */
 static int plan_stocks(Plan *plan, PyObject *given)
 {
     if (!(plan->stock = entries(given, &plan->stocks, sizeof *plan->stock)))
         return 0;
     for (npy_intp i = 0; i < plan->stocks; i++) {
         Stock *stock = plan->stock + i;
-        PyObject **part = items(PyTuple_GET_ITEM(given, i), 4, "parts of a store");
-        if (!part || !integer(part[2], &stock->type) || !integer(part[3], &stock->field))
+        PyObject **part = items(PyTuple_GET_ITEM(given, i), 6, "parts of a store");
+        stock->keys = -1;
+        if (!part || !integer(part[2], &stock->type) || !(stock->key = lent(part[3], 8, &stock->keys)))
             return 0;
-        if (!PyObject_TypeCheck(part[1], &RecentType) || stock->field < -1 || stock->field >= plan->reading.columns ||
-            (stock->field >= 0 && !(plan->roles[stock->field] & (IS_HASHED | IS_ID)))) {
+        int fine = PyObject_TypeCheck(part[1], &RecentType);
+        for (npy_intp j = 0; j < stock->keys; j++)
+            fine = fine && stock->key[j] >= 0 && stock->key[j] < plan->reading.columns &&
+                   plan->roles[stock->key[j]] & (IS_HASHED | IS_ID);
+        if (!fine) {
             PyErr_SetString(PyExc_TypeError, "a store has recent events and the hashes of a key");
             return 0;
         }
+        if (part[4] != Py_None &&
+            (!(stock->filter = PyCapsule_GetPointer(part[4], "latecomer.program")) ||
+             !(stock->columns = plan_program(plan, stock->filter, part[5]))))
+            return 0;
         stock->store = part[0];
         stock->recent = (Recent *)part[1];
         npy_intp each = 1;
@@ -178,12 +212,11 @@ static int plan_order(const Plan *plan, PyObject *given, Order *order)
         return 0;
     PyObject **stocks = items(part[3], program->sources, "stocks");
     PyObject **views = stocks ? items(part[4], program->sources, "views") : NULL;
-    PyObject **columns = views ? items(part[5], program->columns, "columns") : NULL;
     order->program = program;
     order->gains = PyObject_IsTrue(part[1]);
     order->looks = calloc((size_t)(2 * program->sources + 1), sizeof *order->looks);
-    order->columns = calloc((size_t)(program->columns + 1), sizeof *order->columns);
-    if (columns == NULL || order->looks == NULL || order->columns == NULL || program->bound != 1) {
+    order->columns = views ? plan_program(plan, program, part[5]) : NULL;
+    if (order->looks == NULL || order->columns == NULL || program->bound != 1) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_TypeError, "an order starts from one component");
         return 0;
@@ -192,15 +225,6 @@ static int plan_order(const Plan *plan, PyObject *given, Order *order)
         if (!place_below(stocks[i], plan->stocks, order->looks + 2 * i) ||
             !place_below(views[i], VIEWS, order->looks + 2 * i + 1))
             return 0;
-    for (int64_t i = 0; i < program->columns; i++) {
-        if (!place_below(columns[i], plan->columns, order->columns + i))
-            return 0;
-        const Kept *kept = plan->column + order->columns[i];
-        if (kept->kind != program->layout[2 * i] || kept->width != program->layout[2 * i + 1]) {
-            PyErr_SetString(PyExc_TypeError, "a program reads a column as what it is not");
-            return 0;
-        }
-    }
     return 1;
 }
 

@@ -3,6 +3,7 @@
  */
 
 #define MOST_BLOCKS 256 /* lists of a program */
+#define MOST_TEXTS 4096 /* that its conditions name */
 
 /* A range of time: from that of one component to that of another, each with something added. */
 typedef struct {
@@ -41,6 +42,8 @@ typedef struct {
     int64_t hashed; /* the bits of a hash that count */
     int64_t parts, sources, columns;
     const int64_t *layout; /* kind and width of each column */
+    int64_t texts;
+    Text *text; /* that conditions name */
     uint64_t wanted[MOST_PARTS]; /* of each component: columns, of the first 64, that are read of its events */
     int64_t bound; /* components that seeds bind */
     const int64_t *bind;
@@ -121,7 +124,12 @@ static int sound(const Condition *condition, const Program *program)
                 fine = fine && place >= 0 && place / wide < program->parts && place % wide < program->columns &&
                        program->layout[2 * (place % wide)] == TEXT;
             }
-        if (op->code <= FLOAT || op->code == SAME_TEXT)
+        else if (op->code == TEXT_IS) {
+            int64_t wide = MOST_PARTS * MOST_PARTS;
+            fine = op->a >= 0 && op->a / wide < program->parts && op->a % wide < program->columns &&
+                   program->layout[2 * (op->a % wide)] == TEXT && op->b >= 0 && op->b < program->texts;
+        }
+        if (op->code <= FLOAT || op->code == SAME_TEXT || op->code == TEXT_IS)
             takes = 0;
         else if (op->code == WIDEN || op->code == NEGATE || op->code == NEGATE_F || op->code == NOT || op->code == IS_NULL)
             takes = 1;
@@ -238,6 +246,12 @@ static PyObject *program(PyObject *self, PyObject *const *args, Py_ssize_t count
                       : kind == FLOATING              ? width == 4 || width == 8
                                                       : (kind == SIGNED || kind == UNSIGNED) && width >= 1 &&
                                                             width <= 8 && !(width & (width - 1));
+    }
+    made->texts = next_word(&reader, 0, MOST_TEXTS);
+    made->text = block(&reader, (size_t)made->texts, sizeof *made->text);
+    for (int64_t i = 0; reader.fine && i < made->texts; i++) {
+        made->text[i].length = next_word(&reader, 0, INT32_MAX);
+        made->text[i].bytes = (const uint8_t *)next_words(&reader, (made->text[i].length + 7) / 8, 1);
     }
     made->bound = next_word(&reader, 1, made->parts);
     made->bind = next_words(&reader, made->bound, 1);

@@ -1,4 +1,4 @@
-/* A step: a small batch's whole way through an engine, from its Arrow buffers to the matches that it changes, in one call.
+/* A step: a batch's whole way through an engine, from its Arrow buffers to the matches that it changes, in one call.
  *
  * Rule: it does what `runtime/express.py` does with the other kernels one after another, or, where anything stands against
  * that (a row that is out of the ordinary or late, an id whose mark is taken, a column without room), nothing at all: then
@@ -54,6 +54,8 @@ static int step_reads(Step *step, const ArrowSchema *schema, const ArrowArray *a
     size_t stocks = (size_t)plan->stocks, fields = (size_t)to->columns * sizeof *to->fields;
     size_t rest = stocks * (sizeof *step->arrivals + VIEWS * (sizeof *step->views + sizeof *step->latest)) +
                   (size_t)plan->columns * sizeof *step->columns;
+    for (npy_intp i = 0; i < plan->stocks; i++)
+        rest += plan->stock[i].filter ? (size_t)plan->stock[i].filter->columns * sizeof(Column) + 16 : 0;
     step->arena.memory = step->arena.at = malloc(8 * words + fields + rest + 256);
     if (step->arena.memory == NULL) {
         PyErr_NoMemory();
@@ -65,9 +67,10 @@ static int step_reads(Step *step, const ArrowSchema *schema, const ArrowArray *a
     for (npy_intp i = 0; i < plan->columns; i++) {
         const Kept *kept = plan->column + i;
         const Field *field = to->fields + kept->field;
-        if (kept->field >= 0 && (field->valid || field->kind == OF_BIT || field->kind == OF_NOTHING ||
+        if (kept->field >= 0 && ((field->valid && !kept->valid) || field->kind == OF_NOTHING ||
                                  is_text(field) != (kept->offsets != NULL) ||
-                                 (!is_text(field) && WIDTHS[field->kind] != kept->width)))
+                                 (field->kind == OF_BIT) != (kept->kind == BOOLEAN) ||
+                                 (!is_text(field) && field->kind != OF_BIT && WIDTHS[field->kind] != kept->width)))
             return 0;
     }
     int as_is = to->factor == 1 && to->divisor == 1;
@@ -81,7 +84,7 @@ static int step_reads(Step *step, const ArrowSchema *schema, const ArrowArray *a
         if (field->role & IS_ID)
             field->hashes = to->ids;
         else if (field->role & IS_HASHED) {
-            if (!has_hashes(field))
+            if (field->kind == OF_NOTHING || field->kind == OF_F32 || field->kind == OF_F64)
                 return 0;
             field->hashes = piece_of_arena(&step->arena, 8 * n);
         }
@@ -150,6 +153,8 @@ static int step_fits(const Step *step)
                                   : !makes_room(kept->offsets, n, 8) ||
                                         !makes_room(kept->values, (npy_intp)bytes_kept(step, step->rows.fields + kept->field), 1))
             return 0;
+        if (kept->valid && !makes_room(kept->valid, n, 1))
+            return 0;
     }
     return 1;
 }
@@ -168,6 +173,10 @@ static Column column_with(const Kept *kept, npy_intp more)
         column.words = kept->kind <= FLOATING && kept->width == 8 ? (const int64_t *)column.values : NULL;
         column.first = column.values;
         column.step = kept->width;
+    }
+    if (kept->valid) {
+        column.valid = (const npy_bool *)span_first(kept->valid);
+        column.words = NULL;
     }
     return column;
 }
@@ -225,6 +234,133 @@ static int step_enters(Step *step)
     return left >= 0;
 }
 
+#define KEEP(type)                                              \
+    for (npy_intp i = 0; i < step->known; i++)                  \
+        ((type *)to)[i] = ((const type *)from)[step->row[i]];   \
+    break
+
+/* Copy the rows' values of this width. */
+static void keep_values(const Step *step, const void *from, int width, void *to)
+{
+    if (step->known == step->rows.n) {
+        memcpy(to, from, (size_t)step->known * (size_t)width);
+        return;
+    }
+    switch (width) {
+    case 1: KEEP(uint8_t);
+    case 2: KEEP(uint16_t);
+    case 4: KEEP(uint32_t);
+    default: KEEP(uint64_t);
+    }
+}
+
+/* Unpack the rows' bits, 0 where they are null. */
+static void keep_bits(const Step *step, const Field *field, char *to)
+{
+    for (npy_intp i = 0; i < step->known; i++) {
+        int64_t row = step->row[i], bit = field->skip + row;
+        to[i] = ((const uint8_t *)field->values)[bit >> 3] >> (bit & 7) & (!field->valid || is_valid(field, row));
+    }
+}
+
+/* Say which of the rows' values are not null. */
+static void keep_valid(const Step *step, const Field *field, char *to)
+{
+    for (npy_intp i = 0; i < step->known; i++)
+        to[i] = !field->valid || is_valid(field, step->row[i]);
+}
+
+/* Copy the rows' texts. */
+static void keep_texts(const Step *step, const Field *field, const Kept *kept)
+{
+    const int32_t *starts = field->values;
+    int64_t *edge = (int64_t *)span_next(kept->offsets), at = edge[-1];
+    char *to = span_next(kept->values);
+    if (step->known == step->rows.n && starts[step->rows.n] > starts[0])
+        memcpy(to, field->bytes + starts[0], (size_t)(starts[step->rows.n] - starts[0]));
+    for (npy_intp i = 0; i < step->known; i++) {
+        int64_t row = step->row[i], length = starts[row + 1] - starts[row];
+        if (step->known < step->rows.n && length) {
+            memcpy(to, field->bytes + starts[row], (size_t)length);
+            to += length;
+        }
+        edge[i] = at += length;
+    }
+}
+
+/* Write the rows behind the log's end, which stays where it is, and tell of its columns as if it had moved. */
+static void step_logs(Step *step)
+{
+    const Plan *plan = step->plan;
+    keep_values(step, step->times, 8, span_next(plan->ts));
+    keep_values(step, step->rows.contents, 8, span_next(plan->content));
+    int32_t *types = (int32_t *)span_next(plan->types);
+    for (npy_intp i = 0; i < step->known; i++)
+        types[i] = (int32_t)step->rows.numbers[step->row[i]];
+    step->columns = piece_of_arena(&step->arena, (size_t)plan->columns * sizeof *step->columns);
+    for (npy_intp i = 0; i < plan->columns; i++) {
+        const Kept *kept = plan->column + i;
+        step->columns[i] = column_with(kept, step->known);
+        if (kept->valid)
+            keep_valid(step, step->rows.fields + kept->field, span_next(kept->valid));
+        if (kept->kind == BOOLEAN) {
+            keep_bits(step, step->rows.fields + kept->field, span_next(kept->values));
+            continue;
+        }
+        if (kept->offsets) {
+            keep_texts(step, step->rows.fields + kept->field, kept);
+            continue;
+        }
+        int64_t *numbers = (int64_t *)span_next(kept->values);
+        if (kept->field < 0)
+            for (npy_intp j = 0; j < step->known; j++)
+                numbers[j] = step->rows.first + step->row[j];
+        else
+            keep_values(step, step->rows.fields[kept->field].values, kept->width, numbers);
+    }
+}
+
+/* Collect the new events of a stock, of which none are left out but those of other types. */
+static void gather(const Step *step, const Stock *stock, Heap *heap)
+{
+    const uint64_t *hashes = stock->keys ? step->rows.fields[stock->key[0]].hashes : NULL;
+    /* Whatever is written for a row of another type is written over by the next one. */
+    for (npy_intp j = 0; j < step->known; j++) {
+        int64_t row = step->row[j];
+        drop_item(heap, hashes ? hashes[row] : 0, step->times[row], step->refs[j]);
+        heap->n += step->rows.numbers[row] == stock->type;
+    }
+}
+
+/* The same of a stock that leaves out those whose key is null, and those that do not pass its filter. */
+static void gather_some(Step *step, const Stock *stock, Heap *heap)
+{
+    const Program *filter = stock->filter;
+    Bound bound = {.texts = filter ? filter->text : NULL};
+    bound.columns = filter ? piece_of_arena(&step->arena, (size_t)filter->columns * sizeof *bound.columns) : NULL;
+    for (int64_t i = 0; filter && i < filter->columns; i++)
+        bound.columns[i] = step->columns[stock->columns[i]];
+    npy_intp end = span_length(step->plan->ts);
+    for (npy_intp j = 0; j < step->known; j++) {
+        int64_t row = step->row[j];
+        uint64_t hash = 0;
+        int fine = step->rows.numbers[row] == stock->type;
+        for (npy_intp i = 0; fine && i < stock->keys; i++) {
+            const Field *field = step->rows.fields + stock->key[i];
+            fine = !field->valid || is_valid(field, row);
+            hash = i ? mix(hash * GOLDEN + field->hashes[row]) : field->hashes[row];
+        }
+        if (fine && filter) {
+            bind(&bound, 0, step->refs[j], step->times[row], end + j);
+            fine = tested(&bound, &filter->first.look);
+        }
+        if (fine) {
+            drop_item(heap, hash, step->times[row], step->refs[j]);
+            heap->n++;
+        }
+    }
+}
+
 /* Arrange the new events of each stock; 0: they are of too many slices. */
 static int step_arranges(Step *step)
 {
@@ -234,14 +370,11 @@ static int step_arranges(Step *step)
     for (npy_intp i = 0; i < plan->stocks; i++) {
         const Stock *stock = plan->stock + i;
         Arrivals *new = step->arrivals + i;
-        const uint64_t *hashes = stock->field < 0 ? NULL : step->rows.fields[stock->field].hashes;
         heap.n = 0;
-        /* Whatever is written for a row of another type is written over by the next one. */
-        for (npy_intp j = 0; j < step->known; j++) {
-            int64_t row = step->row[j];
-            drop_item(&heap, hashes ? hashes[row] : 0, step->times[row], step->refs[j]);
-            heap.n += step->rows.numbers[row] == stock->type;
-        }
+        if (stock->filter || stock->keys > 1 || (stock->keys && step->rows.fields[stock->key[0]].valid))
+            gather_some(step, stock, &heap);
+        else
+            gather(step, stock, &heap);
         new->n = heap.n;
         new->edges.count = new->edges.begin[0] = 0;
         new->latest = INT64_MIN;
@@ -342,70 +475,6 @@ static int step_shows(Step *step)
     return 1;
 }
 
-#define KEEP(type)                                              \
-    for (npy_intp i = 0; i < step->known; i++)                  \
-        ((type *)to)[i] = ((const type *)from)[step->row[i]];   \
-    break
-
-/* Copy the rows' values of this width. */
-static void keep_values(const Step *step, const void *from, int width, void *to)
-{
-    if (step->known == step->rows.n) {
-        memcpy(to, from, (size_t)step->known * (size_t)width);
-        return;
-    }
-    switch (width) {
-    case 1: KEEP(uint8_t);
-    case 2: KEEP(uint16_t);
-    case 4: KEEP(uint32_t);
-    default: KEEP(uint64_t);
-    }
-}
-
-/* Copy the rows' texts. */
-static void keep_texts(const Step *step, const Field *field, const Kept *kept)
-{
-    const int32_t *starts = field->values;
-    int64_t *edge = (int64_t *)span_next(kept->offsets), at = edge[-1];
-    char *to = span_next(kept->values);
-    if (step->known == step->rows.n && starts[step->rows.n] > starts[0])
-        memcpy(to, field->bytes + starts[0], (size_t)(starts[step->rows.n] - starts[0]));
-    for (npy_intp i = 0; i < step->known; i++) {
-        int64_t row = step->row[i], length = starts[row + 1] - starts[row];
-        if (step->known < step->rows.n && length) {
-            memcpy(to, field->bytes + starts[row], (size_t)length);
-            to += length;
-        }
-        edge[i] = at += length;
-    }
-}
-
-/* Write the rows behind the log's end, which stays where it is, and tell of its columns as if it had moved. */
-static void step_logs(Step *step)
-{
-    const Plan *plan = step->plan;
-    keep_values(step, step->times, 8, span_next(plan->ts));
-    keep_values(step, step->rows.contents, 8, span_next(plan->content));
-    int32_t *types = (int32_t *)span_next(plan->types);
-    for (npy_intp i = 0; i < step->known; i++)
-        types[i] = (int32_t)step->rows.numbers[step->row[i]];
-    step->columns = piece_of_arena(&step->arena, (size_t)plan->columns * sizeof *step->columns);
-    for (npy_intp i = 0; i < plan->columns; i++) {
-        const Kept *kept = plan->column + i;
-        step->columns[i] = column_with(kept, step->known);
-        if (kept->offsets) {
-            keep_texts(step, step->rows.fields + kept->field, kept);
-            continue;
-        }
-        int64_t *numbers = (int64_t *)span_next(kept->values);
-        if (kept->field < 0)
-            for (npy_intp j = 0; j < step->known; j++)
-                numbers[j] = step->rows.first + step->row[j];
-        else
-            keep_values(step, step->rows.fields[kept->field].values, kept->width, numbers);
-    }
-}
-
 /* Follow an order from the new events of its stock to the end; 0: it finds too much, or there is an exception. */
 static int step_follows(const Step *step, const Order *order, int64_t dense, Follow *f)
 {
@@ -496,6 +565,8 @@ static void step_ends(Step *step)
             kept->offsets->end += n;
         } else
             kept->values->end += n;
+        if (kept->valid)
+            kept->valid->end += n;
     }
     for (npy_intp i = 0; i < plan->stocks; i++)
         if (step->arrivals[i].n)
@@ -531,9 +602,8 @@ static PyObject *step(PyObject *self, PyObject *const *args, Py_ssize_t count)
         !step_reads(&step, schema, array, first) || !step_judges(&step, delay, DATA(behind)) || !step_fits(&step) ||
         !step_enters(&step))
         goto done;
+    step_logs(&step);
     int fine = step_arranges(&step) && step_opens(&step) && step_shows(&step);
-    if (fine)
-        step_logs(&step);
     for (npy_intp i = 0; fine && i < step.plan->askers; i++)
         fine = step_answers(&step, step.plan->asker + i, dense, answers);
     if (fine)
