@@ -194,6 +194,38 @@ def test_batches_say_the_same_in_one_step(sizes, n, identified):
             assert needed(runtimes[0], lane, store) == needed(runtimes[2], twin, same)
 
 
+def test_a_batch_with_cuts_after_steps_loses_nothing():
+    """Its first part looks at what was in time when it came, though the clock has passed the whole batch by then."""
+    query = lc.Query("PATTERN SEQ(A a, C c) WITHIN 40 s", level=lc.Aggressive("100 s"), name="query")
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query)
+
+    def told(*rows, **options):
+        batch = pa.RecordBatch.from_pylist([{"id": i, "type": type, "ts": ts} for i, type, ts in rows])
+        return [row["events"] for row in runtime.process(batch, **options).changes.to_pylist()]
+
+    for row in [(1, "A", 0), (2, "A", 1), (3, "A", 2)]:
+        assert told(row) == []
+    assert told((4, "A", 50), (5, "C", 30), (6, "A", 10_000), cuts=(1, 2)) == [[1, 5], [2, 5], [3, 5]]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_batches_with_cuts_between_steps_say_the_same(seed):
+    rng = np.random.default_rng(seed)
+    queries = [lc.Query(QUERIES[name], name=name, level=lc.Aggressive("40 s")) for name in ("one key", "leading")]
+    one, other = (lc.Runtime(lc.Stream(id="id", unit="s"), queries) for _ in range(2))
+    whole, begin = stream(6_000, 20, 0.3, seed), 0
+    while begin < len(whole):
+        parted = rng.random() < 0.1  # a batch that is longer than windows and delays
+        size = int(rng.integers(300, 900) if parted else rng.integers(1, 60))
+        batch = whole.slice(begin, size)
+        cuts = sorted({*rng.integers(0, len(batch), 9).tolist()}) if parted else []
+        mine = one.process(batch, cuts=cuts)
+        its = ordinary(other).process(batch, cuts=cuts)
+        assert sorted(map(repr, mine.changes.to_pylist())) == sorted(map(repr, its.changes.to_pylist()))
+        assert repr((mine.late.to_pylist(), one.counters)) == repr((its.late.to_pylist(), other.counters))
+        begin += size
+
+
 @pytest.mark.parametrize("condition", ["a.x = c.x", "a.name LIKE 'n%'", "a.name > 'n'"])
 def test_what_has_no_words_takes_no_step(condition):
     """Floats have no hashes that are read with the rows; some conditions no program."""

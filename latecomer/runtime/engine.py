@@ -7,7 +7,7 @@ event log -> each lane. A pure state machine: batches, promises and clock values
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -215,16 +215,23 @@ class Engine:
 
     def process(
         self, given: pa.RecordBatch, details: dict[int, str], clocks: I64 | None, cuts: Sequence[int] = ()
-    ) -> Iterator[Piece]:
+    ) -> Iterable[Piece]:
         """Take in one batch; the pieces must be consumed to the end. ``clocks``: the stream's clock at each row,
         where it is known from elsewhere. ``cuts``: rows at which levels that correct themselves give an account.
         """
+        if self.express is not None and clocks is None and not cuts and not details:
+            pieces = self.express.step(given)
+            if pieces is not None:
+                return pieces
+        return self._process(given, details, clocks, cuts)
+
+    def _process(
+        self, given: pa.RecordBatch, details: dict[int, str], clocks: I64 | None, cuts: Sequence[int]
+    ) -> Iterator[Piece]:
+        """The same, with no step."""
         if self.memory is not None:
             self.memory.make_room(given.nbytes + self.ids.growth(given.num_rows))
         express = self.express if clocks is None and not cuts and not details else None
-        if express is not None and (pieces := express.step(given)) is not None:
-            yield from pieces
-            return
         batch = self.intake.read(given, details)
         self.broken = True  # until all is done
         self.counters["rows"] += len(batch)
@@ -476,7 +483,7 @@ class Engine:
                 late_by = (limit - batch.ts)[rows]
                 yield False, self._late.write(batch, rows, reason, late_by, name, effect=(missed[rows], wrong[rows]))
 
-    def write(self, deltas: Iterator[Delta | Answer]) -> Iterator[Piece]:
+    def write(self, deltas: Iterable[Delta | Answer]) -> Iterator[Piece]:
         held: list[Delta] = []  # deltas of one query, written together: a table for each would cost more than its rows
         size = 0
         for delta in deltas:

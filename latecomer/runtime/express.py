@@ -8,8 +8,8 @@ memory, no event breaks its promise, and every level corrects itself. Nobody can
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from latecomer.runtime.intake import Batch
 from latecomer.runtime.lane import Lane
 from latecomer.runtime.reading import Reading
 from latecomer.runtime.rows import Answer
-from latecomer.runtime.step import MOST, Step
+from latecomer.runtime.step import MOST, Step, Tables
 from latecomer.runtime.timekeeper import Passed, counted
 from latecomer.storage import kernels
 from latecomer.storage.columns import I64
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from latecomer.runtime.intervals.lane import AnyLane
 
 #: Where batch after batch is out of the ordinary, most of them try no step: so many in a row at most.
-_LONGEST_REST = 32
+_LONGEST_REST = 31
 #: State is looked through for what may go when the clock has moved by this part of a slice: each look has its price.
 _PART = 64
 
@@ -52,8 +52,10 @@ class Express:
         self._tidy_at = -(2**63)
         self._step: Step | None = None
         self._planned = self._checked = False  # whether it is known if there are steps, and if the log is fit for them
-        self._moved = False  # whether a step has left something to lanes
-        self._missed = self._rest = 0  # batches in a row that took no step; for how many none is tried
+        self._come: int | None = None  # how far the clock has come by steps of which lanes have not heard
+        self._rest = self._next_rest = 0  # for how many batches no step is tried; and after the next one that took none
+        self._tables: Tables = ()  # where ids are entered,
+        self._room = 0  # and how many may be before the index is asked again
 
     @classmethod
     def of(cls, engine: Engine, given: Sequence[AnyLane]) -> Express | None:
@@ -74,17 +76,17 @@ class Express:
     def _catch_up(self) -> None:
         """Let lanes know what only the clock decides."""
         self._checked = False
-        if self._moved:
-            self._moved = False
-            for lane in self._lanes:
-                self._advance(lane)
+        if self._come is not None:
+            for lane in self._lanes:  # not to where the clock is now: events may be under way that have moved it
+                self._advance(lane, self._come)
                 lane.catch_up(self._engine.time.proofs)
+            self._come = None
 
-    def _advance(self, lane: Lane) -> None:
-        lane.clock = self._engine.time.clock.value
-        lane.policy.advance(lane.clock, None)
+    def _advance(self, lane: Lane, clock: int) -> None:
+        lane.clock = clock
+        lane.policy.advance(clock, None)
 
-    def step(self, given: pa.RecordBatch) -> Iterator[Piece] | None:
+    def step(self, given: pa.RecordBatch) -> Iterable[Piece] | None:
         """As :meth:`process`, of a batch that nobody has read yet, in one step; None, and nothing has changed, if
         that cannot be.
         """
@@ -98,29 +100,40 @@ class Express:
                 self._step = Step.of(engine, self._lanes)
             if self._step is None or not self._step.possible:
                 return None
-            self._checked = True
+            self._checked, self._room = True, 0
         if self._rest:
             self._rest -= 1
             return None
         engine.broken = True  # until all is done
-        if engine.ids.due(n):
-            engine.forget_ids(np.maximum(engine.time.clock.value - self._kept, BEGINNING), n)
-        found = self._step.take(given, engine.time.clock.value, self.delay)
+        before = engine.time.clock.value
+        if n > self._room:
+            if engine.ids.due(n):
+                engine.forget_ids(np.maximum(before - self._kept, BEGINNING), n)
+            self._room, self._tables = engine.ids.entering(engine.log.end, n)
+        found = self._step.take(given, self._tables, before, self.delay)
         if found is None:
             engine.broken = False
-            self._missed += 1
-            self._rest = min(1 << (self._missed - 1), _LONGEST_REST) - 1
+            self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest + 1, _LONGEST_REST)
             return None
-        self._missed = 0
+        self._next_rest = 0
         clock, known, behind, answers = found
-        self._moved = True
+        self._come = clock
+        self._room -= n
+        engine.ids.entered(known)
+        engine.intake.count(n)
         engine.counters["rows"] += n
         engine.time.pass_to(clock, behind)
         self._count(n, known)
-        return self._told(answers, clock)
+        if answers:
+            return self._told(answers, clock)
+        self._end(clock)
+        return ()
 
-    def _told(self, answers: Iterator[Answer], clock: int) -> Iterator[Piece]:
-        yield from self._engine.write(answers)
+    def _told(self, answers: Iterable[tuple[Any, ...]], clock: int) -> Iterator[Piece]:
+        yield from self._engine.write(Answer(*answer) for answer in answers)
+        self._end(clock)
+
+    def _end(self, clock: int) -> None:
         if clock >= self._tidy_at or self._engine.log.looks:
             self._tidy(clock)
         self._engine.broken = False
@@ -157,7 +170,7 @@ class Express:
         engine.log_rows(batch, rows, reading.content)
         clock = engine.time.clock.value
         for lane in self._lanes:
-            self._advance(lane)
+            self._advance(lane, clock)
             self._place(lane, batch, reading, first)
             yield from engine.write(lane.act(engine.time.proofs, passed=True))
         if clock >= self._tidy_at or engine.log.looks:

@@ -34,6 +34,7 @@ from latecomer.runtime.schema import check_single, fix_schema, missing_columns
 from latecomer.runtime.share import Share
 from latecomer.runtime.spill import BATCH, Spill, Spilling, memory_size
 from latecomer.runtime.versions import fresh_folder, known_version, plain_note, version_number
+from latecomer.storage.columns import I64
 from latecomer.storage.folder import StateFolder
 from latecomer.storage.packing import freeze, pack, seal, unpack
 from latecomer.storage.pager import Pager
@@ -168,7 +169,10 @@ class Runtime:
         ConfigError for clocks and cuts that do not fit the batch; StateError when the answer does not fit memory.
         """
         try:
-            return self._collect(self.stream_pieces(batch, clocks=clocks, cuts=cuts))
+            engine, given, details, outside, cuts = self._prepared(batch, clocks, cuts)
+            if engine is None:
+                return self._nothing()
+            return self._collect(map(self._piece, engine.process(given, details, outside, cuts)))
         except MemoryError as problem:
             raise StateError(
                 f"there is no memory for the answer to this batch ({problem}): go on from the last version or snapshot "
@@ -183,22 +187,36 @@ class Runtime:
 
         The iterator must be consumed to its end before the next call.
         """
+        engine, given, details, outside, cuts = self._prepared(batch, clocks, cuts)
+
+        def pieces() -> Iterator[Output]:
+            if engine is not None:
+                yield from map(self._piece, engine.process(given, details, outside, cuts))
+
+        return pieces()
+
+    def _prepared(
+        self, batch: Any, clocks: npt.ArrayLike | None, cuts: Sequence[int]
+    ) -> tuple[Engine | None, pa.RecordBatch, dict[int, str], I64 | None, Sequence[int]]:
+        """Who processes a batch, and what is to be processed; nobody, where nothing is known of events yet."""
         self._open()
-        known = self._engine.intake.given if self._engine is not None else self.stream.declared
-        given, details = to_arrow(batch, known)
-        if not given.num_columns and not given.num_rows and self._engine is None:
-            return iter(())
-        if self._engine is not None and self._engine is self._fitting[0] and given.schema.equals(self._fitting[1]):
-            engine = self._engine
+        engine, schema = self._fitting
+        details: dict[int, str] = {}
+        if isinstance(batch, pa.RecordBatch) and engine is self._engine is not None and batch.schema.equals(schema):
+            given = batch
         else:
+            known = self._engine.intake.given if self._engine is not None else self.stream.declared
+            given, details = to_arrow(batch, known)
+            if not given.num_columns and not given.num_rows and self._engine is None:
+                return None, given, details, None, ()
             by_row = isinstance(batch, Sequence)
             engine = self._engine_for(given.schema, by_row)
             if not by_row:
                 self._fitting = engine, given.schema
-        outside = clocks_of(clocks, given.num_rows)
+        outside = None if clocks is None else clocks_of(clocks, given.num_rows)
         if not isinstance(cuts, tuple) or cuts:
             cuts = cuts_of(cuts, given.num_rows)
-        return map(self._piece, engine.process(given, details, outside, cuts))
+        return engine, given, details, outside, cuts
 
     def reject(self, lines: Sequence[tuple[str, str]]) -> Output:
         """Report texts that could not be parsed into events at all: pairs (text, what is wrong)."""

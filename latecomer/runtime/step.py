@@ -6,7 +6,7 @@ goes that road. What only the clock decides (horizons, floors) is left for :meth
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from latecomer.runtime.follow import CompiledMatcher
 from latecomer.runtime.lane import Lane
 from latecomer.runtime.reading import RowReader
 from latecomer.runtime.road import Unpaved, filtering_road
-from latecomer.runtime.rows import PIECE, Answer
+from latecomer.runtime.rows import PIECE
 from latecomer.runtime.selection import Selection
 from latecomer.storage import kernels
 from latecomer.storage.columns import I64, BytesColumn, FixedColumn, plain_layout
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 
 #: Rows of a batch up to which a step is possible: ``MOST_ROWS`` of ``native/step.h``.
 MOST = 65_536
+
+
+#: Where ids are entered: see :meth:`latecomer.storage.ids.IdIndex.entering`.
+Tables = tuple[Any, ...]
+#: The clock after a batch, how many rows are of a type that queries ask for, by how much each was behind the clock, and
+#: what it changes: the arguments of an ``Answer`` for each query that finds something.
+Found = tuple[int, int, I64, list[tuple[Any, ...]]]
 
 
 class Step:
@@ -62,21 +69,12 @@ class Step:
         """Whether columns are kept elsewhere now, or have got their first nulls."""
         return self._spans != _spans(self._engine)
 
-    def take(self, given: pa.RecordBatch, clock: int, delay: int) -> tuple[int, int, I64, Iterator[Answer]] | None:
-        """Take in a batch; the clock after it, how many rows are of a type that queries ask for, by how much each was
-        behind the clock, and what it changes, query by query. None: nothing has been done.
-        """
+    def take(self, given: pa.RecordBatch, tables: Tables, clock: int, delay: int) -> Found | None:
+        """Take in a batch, whose ids go into ``tables``; None: nothing has been done."""
         engine = self._engine
-        dense, n = engine.log.dense, given.num_rows
-        tables = engine.ids.entering(engine.log.end, n)
-        number = engine.intake.next_number
-        found = kernels.step(self._plan, *given.__arrow_c_array__(), number, clock, delay, dense, tables)
-        if found is None:
-            return None
-        clock, known, behind, answers = found
-        engine.intake.count(n)
-        engine.ids.entered(known)
-        return clock, known, behind, (Answer(*answer) for answer in answers)
+        number, dense = engine.intake.next_number, engine.log.dense
+        found: Found | None = kernels.step(self._plan, *given.__arrow_c_array__(), number, clock, delay, dense, tables)
+        return found
 
 
 def _spans(engine: Engine) -> list[Any]:

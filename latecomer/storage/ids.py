@@ -179,13 +179,15 @@ class IdIndex:
         self._reach(int(refs[0]), int(refs[-1]))
         return self._put(hashes, refs, unique=True)
 
-    def entering(self, first: int, n: int) -> tuple[U64, Array, U64, Array, int, int, int]:
-        """Where compiled code may enter up to ``n`` rows with the references from ``first`` on, as :meth:`enter` does;
-        :meth:`entered` is to be told how many it has. There must be room for all.
+    def entering(self, first: int, n: int) -> tuple[int, tuple[U64, Array, U64, Array, int, int, int]]:
+        """Where compiled code may enter ``n`` rows, or more, with the references from ``first`` on, as :meth:`enter`
+        does: how many before it has to ask again, and the tables. :meth:`entered` is to be told how many it has. There
+        must be room for ``n``.
         """
+        n = max(n, self._before_due())
         self._reach(first, first + n - 1)
         old, new = self._table, self._next or self._table
-        return old.words, old.highs, new.words, new.highs, self._first, self._done, self._base
+        return n, (old.words, old.highs, new.words, new.highs, self._first, self._done, self._base)
 
     def entered(self, n: int) -> None:
         """So many rows have been entered."""
@@ -244,9 +246,13 @@ class IdIndex:
 
     def due(self, n: int) -> bool:
         """Whether :meth:`tend` must be called before ``n`` more entries are entered."""
+        return n > self._before_due()
+
+    def _before_due(self) -> int:
+        """How many entries may be entered before :meth:`tend` must be called."""
         if not self._going:
-            return 16 * (self._count + n) > _BEGIN * len(self._table)
-        return self._due + n * self._pace >= _STEP or self._full(n)
+            return _BEGIN * len(self._table) // 16 - self._count
+        return min(_END * len(self._table) // 16 - self._count, (_STEP - 1 - self._due) // self._pace)
 
     def _full(self, n: int) -> bool:
         """Whether ``n`` more entries would be more than the table takes."""
