@@ -261,6 +261,14 @@ def warm(kind=None):
     return runtime
 
 
+def test_an_empty_batch_takes_no_step_and_changes_nothing():
+    runtime = warm()
+    for batch in (PLAIN.slice(0, 0), PLAIN.slice(0, 3), PLAIN.slice(3, 0), PLAIN.slice(3)):
+        rows = runtime.counters["rows"]
+        runtime.process(batch)
+        assert runtime.counters["rows"] == rows + len(batch)
+
+
 @stepping
 @pytest.mark.parametrize(
     "change",

@@ -241,6 +241,17 @@ def test_a_copy_long_after_is_late():
     assert changes(runtime.finish()) == []
 
 
+@pytest.mark.parametrize("level", [lc.KSlack(5), lc.Aggressive(5)])
+def test_a_late_event_that_is_sent_again_and_again_is_not_remembered_each_time(level):
+    """Each copy would be compared with all that came before it."""
+    runtime = start(PAIR, level)
+    tell(runtime, "a3 b9 f1000")
+    rows = [late(out) for out in [*(take(runtime, "a3") for _ in range(20)), take(runtime, " ".join(["a3"] * 500))]]
+    assert [len(own) for own in rows] == [1] * 20 + [500]
+    assert len(runtime._engine.ids) < 10
+    assert changes(runtime.finish()) == []
+
+
 @pytest.mark.parametrize("ids", [["x", "y"], [1, 2], [b"x", b"y"]])
 def test_ids_may_be_text_numbers_or_bytes(ids):
     runtime = start(PAIR, lc.Aggressive(5))

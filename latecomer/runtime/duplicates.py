@@ -74,6 +74,8 @@ def resolve(index: IdIndex, log: EventLog, new: Newcomers, open_rows: I64, floor
     if some(moved):
         index.move(new.hashes[moved], new.refs[moved], own[moved])
     late_comers = open_rows[~repeats[open_rows]]
+    # One that is too late to be remembered need not be: else what is sent again and again finds ever more of its like.
+    late_comers = late_comers[new.ts[late_comers] >= floor_at(late_comers)]
     index.add(new.hashes[late_comers], own[late_comers])
     return repeats, conflicts
 

@@ -93,7 +93,9 @@ class Express:
         engine, n = self._engine, given.num_rows
         if not self._planned:
             self._step, self._planned = Step.of(engine, self._lanes), True
-        if self._step is None or engine.share is not None or n > MOST or not given.schema.equals(engine.intake.given):
+        if self._step is None or engine.share is not None or not 0 < n <= MOST:
+            return None
+        if not given.schema.equals(engine.intake.given):
             return None
         if not self._checked:
             if self._step.outdated:

@@ -124,7 +124,10 @@ def _id_column(name: str, kind: pa.DataType) -> pa.DataType:
         return kind
     if t.is_floating(kind):
         return pa.int64()
-    raise SchemaError(f"column {name!r} holds {kind}: event ids must be text, whole numbers or bytes")
+    raise SchemaError(
+        f"column {name!r} holds {kind}: event ids must be text, whole numbers or bytes; cast it, say to "
+        "pa.string(), or to pa.binary() where all are bytes of one length"
+    )
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
