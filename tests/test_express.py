@@ -464,12 +464,18 @@ def test_wrong_plans_and_steps_are_refused():
         with pytest.raises(TypeError, match=message):
             kernels.plan(*wrong)
     plan = kernels.plan(reading, log, (), ((None, recent, 0, no_key, None, ()),), (), 10, 10)
-    batch = pa.record_batch({"a": [1]}).__arrow_c_array__()
+    rows, slot = pa.record_batch({"a": [1]}), np.zeros(10, np.uint64)
+    schema = rows.schema.__arrow_c_schema__()
     tables = *[np.zeros(4, np.uint64), np.zeros(0, np.uint32)] * 2, 0, 0, 0
     with pytest.raises(TypeError, match="arguments"):
-        kernels.step(plan, *batch)
+        kernels.step(plan, schema, slot)
     with pytest.raises(ValueError, match="PyCapsule"):
-        kernels.step(batch[0], *batch, 0, 0, 0, 0, tables)
+        kernels.step(schema, schema, slot, 0, 0, 0, 0, tables)
     with pytest.raises(TypeError, match="7 parts of an index"):
-        kernels.step(plan, *batch, 0, 0, 0, 0, tables[:6])
-    assert kernels.step(plan, *batch, 0, 0, 0, 0, tables) is None  # no type, no time
+        kernels.step(plan, schema, slot, 0, 0, 0, 0, tables[:6])
+    for wrong in (slot, slot[:9]):
+        with pytest.raises(TypeError, match="slot"):
+            kernels.step(plan, schema, wrong, 0, 0, 0, 0, tables)
+    rows._export_to_c(slot.ctypes.data)
+    assert kernels.step(plan, schema, slot, 0, 0, 0, 0, tables) is None  # no type, no time
+    assert not slot[8], "they are released"

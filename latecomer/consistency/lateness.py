@@ -197,7 +197,7 @@ class RecentLateness:
     """The lateness of the last ``events`` events, kept as it came and summed up only when asked.
 
     >>> recent = RecentLateness(events=2)
-    >>> recent.add(np.zeros(3, np.int64), np.array([7, 0, 4]))
+    >>> recent.add(None, np.array([7, 0, 4]))
     >>> recent.summaries((1.0,))
     {0: (2, 0.5, [4.0])}
     """
@@ -206,20 +206,23 @@ class RecentLateness:
         self._groups, self._values = np.zeros(events, np.int64), np.zeros(events, np.int64)
         self._next = 0  # where the next event goes: over the oldest one, once all places are taken
         self._held = 0
+        self._grouped = False  # whether there is any group but 0
 
-    def add(self, groups: I64, values: I64) -> None:
-        """Take in events: the group of each, and how late it was."""
-        end = self._next + len(values)
-        if end > len(self._values):
-            groups, values = groups[-len(self._values) :], values[-len(self._values) :]
-            fit = len(self._values) - self._next
-            self.add(groups[:fit], values[:fit])
-            self.add(groups[fit:], values[fit:])
+    def add(self, groups: I64 | None, values: I64) -> None:
+        """Take in events: the group of each (None: 0), and how late it was."""
+        end, most = self._next + len(values), len(self._values)
+        if end > most:
+            groups, values = None if groups is None else groups[-most:], values[-most:]
+            fit = most - self._next
+            for part in (slice(fit), slice(fit, None)):
+                self.add(None if groups is None else groups[part], values[part])
             return
-        self._groups[self._next : end] = groups
+        if groups is not None or self._grouped:
+            self._groups[self._next : end] = 0 if groups is None else groups
+            self._grouped = True
         self._values[self._next : end] = values
         self._held = max(self._held, end)
-        self._next = end if end < len(self._values) else 0
+        self._next = end if end < most else 0
 
     def summaries(self, quantiles: tuple[float, ...]) -> dict[int, tuple[int, float, list[float]]]:
         """As :meth:`LatenessWindow.summaries`."""

@@ -42,6 +42,9 @@ class Step:
     def __init__(self, engine: Engine, plan: Any) -> None:
         self._engine, self._plan = engine, plan
         self._spans = _spans(engine)
+        self._schema = engine.intake.given.__arrow_c_schema__()
+        self._slot = np.zeros(10, np.uint64)  # where a struct ArrowArray is handed over
+        self._address = self._slot.ctypes.data
 
     @classmethod
     def of(cls, engine: Engine, lanes: list[Lane]) -> Step | None:
@@ -73,7 +76,8 @@ class Step:
         """Take in a batch, whose ids go into ``tables``; None: nothing has been done."""
         engine = self._engine
         number, dense = engine.intake.next_number, engine.log.dense
-        found: Found | None = kernels.step(self._plan, *given.__arrow_c_array__(), number, clock, delay, dense, tables)
+        given._export_to_c(self._address)
+        found: Found | None = kernels.step(self._plan, self._schema, self._slot, number, clock, delay, dense, tables)
         return found
 
 

@@ -117,7 +117,7 @@ class Timekeeper:
         """Events have passed by that have moved the clock so far; by how much each was behind it."""
         assert isinstance(self.clock, StreamClock)
         self.clock.pass_by(clock)
-        self.lateness.add(_many(0, len(behind)), behind)
+        self.lateness.add(None, behind)
 
     def read(self, batch: Batch, clocks: I64 | None) -> Moments:
         """Move through a batch. Rows that are ahead lose their type."""
@@ -152,7 +152,7 @@ class Timekeeper:
             self.latest_of = np.append(self.latest_of, np.full(missing, BEGINNING))
             np.maximum.at(self.latest_of, own, arrivals.ts)
         else:
-            own = _many(0, len(arrivals))
+            own = None
         self.lateness.add(own, arrivals.clock - arrivals.ts)
 
     def count_late(self, sources: I64) -> None:

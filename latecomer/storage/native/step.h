@@ -573,10 +573,10 @@ static void step_ends(Step *step)
             recent_add(plan->stock[i].recent, step->arrivals + i);
 }
 
-/* step(plan, schema, array, first, clock, delay, dense, tables) -> (the clock after all rows, how many are of a type that is
+/* step(plan, schema, slot, first, clock, delay, dense, tables) -> (the clock after all rows, how many are of a type that is
  * asked for, by how much each row is behind the clock, answers) | None
  *
- * `schema` and `array` are the capsules of a record batch; `first` is the number of its first row; no row may be later than
+ * `schema` is the capsule of a record batch's schema, and `slot` holds its struct ArrowArray, which is released; `first` is the number of its first row; no row may be later than
  * `delay`; `dense` is the number of the log's first event, which has no gaps behind it; `tables` are the first six arguments
  * of put(), in which there is room, and the least reference. Answers are those of the queries that find something, in their order. None: nothing has
  * been done. */
@@ -589,17 +589,20 @@ static PyObject *step(PyObject *self, PyObject *const *args, Py_ssize_t count)
         !integer(args[4], &step.clock) || !integer(args[5], &delay) || !integer(args[6], &dense))
         return NULL;
     const ArrowSchema *schema = PyCapsule_GetPointer(args[1], "arrow_schema");
-    const ArrowArray *array = schema ? PyCapsule_GetPointer(args[2], "arrow_array") : NULL;
-    PyObject **tables = array ? items(args[7], 7, "parts of an index") : NULL;
-    if (tables == NULL)
-        return NULL;
+    PyObject **tables = schema ? items(args[7], 7, "parts of an index") : NULL;
+    npy_intp room = -1;
+    ArrowArray *rows = tables ? array(args[2], 8, &room, &held) : NULL;
     PyObject *behind = NULL, *answers = NULL, *result = NULL;
-    if (!id_table(tables, &step.tables[0], &held) || !id_table(tables + 2, &step.tables[1], &held) ||
+    if (rows && (room * 8 < (npy_intp)sizeof *rows || !rows->release)) {
+        PyErr_SetString(PyExc_TypeError, "a slot is needed with rows in it");
+        rows = NULL;
+    }
+    if (rows == NULL || !id_table(tables, &step.tables[0], &held) || !id_table(tables + 2, &step.tables[1], &held) ||
         !integer(tables[4], &step.first) || !integer(tables[5], &step.done) || !integer(tables[6], &step.base))
         goto done;
     step.begin = dense + span_length(step.plan->ts);
-    if (array->length > MOST_ROWS || !(behind = fresh(array->length, NPY_INT64)) || !(answers = PyList_New(0)) ||
-        !step_reads(&step, schema, array, first) || !step_judges(&step, delay, DATA(behind)) || !step_fits(&step) ||
+    if (rows->length > MOST_ROWS || !(behind = fresh(rows->length, NPY_INT64)) || !(answers = PyList_New(0)) ||
+        !step_reads(&step, schema, rows, first) || !step_judges(&step, delay, DATA(behind)) || !step_fits(&step) ||
         !step_enters(&step))
         goto done;
     step_logs(&step);
@@ -613,6 +616,8 @@ static PyObject *step(PyObject *self, PyObject *const *args, Py_ssize_t count)
 done:
     if (result == NULL)
         forget_ids(step.tables, step.places, step.entered);
+    if (rows)
+        rows->release(rows);
     Py_XDECREF(behind);
     Py_XDECREF(answers);
     free(step.arena.memory);
