@@ -458,7 +458,7 @@ def test_wrong_plans_and_steps_are_refused():
         ((reading, log, (), ((None, recent, 0, a_key, None, ()),), (), 10, 10), "hashes"),
         ((reading, log, (), ((None, recent, 0, no_key, filter, ()),), (), 10, 10), "1 columns"),
         ((reading, log, (words,), ((None, recent, 0, no_key, filter, (0,)),), (), 10, 10), "what it is not"),
-        ((reading, log, (), (), ((0, np.zeros(1, np.int64), (1,)),), 10, 10), "order"),
+        ((reading, log, (), (), ((0, np.zeros(1, np.int64), (1,), None),), 10, 10), "order"),
         ((reading, log, (), (), (), 63, 10), "slices"),
     ]:
         with pytest.raises(TypeError, match=message):

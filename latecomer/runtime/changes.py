@@ -112,6 +112,10 @@ class ChangeWriter:
         self._texts = {text: Repeated(text) for text in ("insert", "delete")} | {"query": Repeated(pattern.plan.name)}
         self._fixed = pa.schema([schema.field(name) for name in _FIXED])
         self._signed = pa.types.is_signed_integer(self._id_type)
+        self._scale = 1, 1  # what times are multiplied by, and divided by, for the output
+        if pa.types.is_timestamp(self._ts_type):
+            per_unit, per_value = times.scale, UNITS[self._ts_type.unit]
+            self._scale = max(per_unit // per_value, 1), max(per_value // per_unit, 1)
         self._slot = np.zeros(10, np.uint64)  # where a struct ArrowArray is handed over
         self._address = self._slot.ctypes.data
         level = pattern.plan.level
@@ -146,6 +150,17 @@ class ChangeWriter:
             columns["revision"] = pa.array(np.concatenate([self._causes(d) for d in deltas]))
         return self._together(columns, rows, deltas)
 
+    @property
+    def output(self) -> tuple[Any, ...] | None:
+        """What ``native/plan.h`` has to know to write answers; None: it cannot, there are more columns."""
+        if len(self._fields) > len(_FIXED):
+            return None
+        return self._pattern.plan.name, *self._name, self._signed, *self._scale
+
+    def take(self, address: int) -> pa.RecordBatch:
+        """An answer that has been written so, taken from the struct ArrowArray at this address."""
+        return pa.RecordBatch._import_from_c(address, self._fixed)
+
     def write_answer(self, answer: Answer) -> pa.RecordBatch:
         """One row for each match."""
         if kernels.write_changes is not None and len(self._fields) == len(_FIXED):
@@ -177,7 +192,7 @@ class ChangeWriter:
         moments = self._moments(first), self._moments(last)
         name = self._pattern.plan.name
         kernels.write_changes(self._slot, ops, name, ids, self._signed, places, shift, *moments, *self._name)
-        return pa.RecordBatch._import_from_c(self._address, self._fixed)
+        return self.take(self._address)
 
     def _by_column(self, ops: Ops, refs: I64, first: I64, last: I64) -> dict[str, pa.Array]:
         """They one after another."""
@@ -218,10 +233,8 @@ class ChangeWriter:
 
     def _moments(self, ts: I64) -> I64:
         """Times in the stream's units in those of the output's type."""
-        if not pa.types.is_timestamp(self._ts_type):
-            return ts
-        per_unit, per_value = self._times.scale, UNITS[self._ts_type.unit]
-        return ts * (per_unit // per_value) if per_unit >= per_value else ts // (per_value // per_unit)
+        factor, divisor = self._scale
+        return ts * factor if factor > 1 else ts // divisor if divisor > 1 else ts
 
     def _times_of(self, moments: I64) -> pa.Array:
         """A column of the output's type."""

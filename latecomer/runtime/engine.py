@@ -22,7 +22,7 @@ from latecomer.query.expressions import attributes
 from latecomer.query.plan import Plan
 from latecomer.query.syntax import NEXT_MATCH
 from latecomer.query.types import EVENT_TIME
-from latecomer.runtime.changes import ChangeWriter, change_schema
+from latecomer.runtime.changes import ChangeWriter, Ops, change_schema
 from latecomer.runtime.duplicates import Newcomers, resolve
 from latecomer.runtime.evaluate import Times, compile_truth
 from latecomer.runtime.express import Express
@@ -487,9 +487,9 @@ class Engine:
         held: list[Delta] = []  # deltas of one query, written together: a table for each would cost more than its rows
         size = 0
         for delta in deltas:
-            ops = delta.ops if isinstance(delta, Answer) else [(delta.insert, len(delta.rows))]
-            for insert, count in ops:
-                self.counters[self.plans[delta.query].name, "insert" if insert else "delete"] += count
+            self._count_changes(
+                delta.query, delta.ops if isinstance(delta, Answer) else [(delta.insert, len(delta.rows))]
+            )
             if held and (isinstance(delta, Answer) or held[0].query != delta.query or size + len(delta.rows) > PIECE):
                 yield True, self._changes[held[0].query].write(held)
                 held, size = [], 0
@@ -500,6 +500,20 @@ class Engine:
                 size += len(delta.rows)
         if held:
             yield True, self._changes[held[0].query].write(held)
+
+    def taken(self, query: int, ops: Ops, address: int) -> Piece:
+        """Changes that a step has written, which are at this address (:meth:`ChangeWriter.take`)."""
+        self._count_changes(query, ops)
+        return True, self._changes[query].take(address)
+
+    def _count_changes(self, query: int, ops: Ops) -> None:
+        name = self.plans[query].name
+        for insert, count in ops:
+            self.counters[name, "insert" if insert else "delete"] += count
+
+    def output(self, query: int) -> tuple[Any, ...] | None:
+        """What compiled code has to know to write the changes of a query; None: it cannot."""
+        return self._changes[query].output
 
     def purge(self) -> None:
         """Drop payload that nothing needs. Invariant: every event that a store, buffer or waiting match refers to is in

@@ -127,12 +127,17 @@ class Express:
         engine.time.pass_to(clock, behind)
         self._count(n, known)
         if answers:
-            return self._told(answers, clock)
+            return self._told(self._step, answers, clock)
         self._end(clock)
         return ()
 
-    def _told(self, answers: Iterable[tuple[Any, ...]], clock: int) -> Iterator[Piece]:
-        yield from self._engine.write(Answer(*answer) for answer in answers)
+    def _told(self, step: Step, answers: Iterable[tuple[Any, ...]], clock: int) -> Iterator[Piece]:
+        """``step``: it holds the changes that are written already."""
+        for query, ops, *found in answers:
+            if len(found) == 1:
+                yield self._engine.taken(query, ops, *found)
+            else:
+                yield from self._engine.write([Answer(query, ops, *found)])
         self._end(clock)
 
     def _end(self, clock: int) -> None:

@@ -32,7 +32,8 @@ MOST = 65_536
 #: Where ids are entered: see :meth:`latecomer.storage.ids.IdIndex.entering`.
 Tables = tuple[Any, ...]
 #: The clock after a batch, how many rows are of a type that queries ask for, by how much each was behind the clock, and
-#: what it changes: the arguments of an ``Answer`` for each query that finds something.
+#: for each query that finds something its number, ops as in ``Answer``, and either the address of what is written of
+#: them (:meth:`latecomer.runtime.changes.ChangeWriter.take`), or the rest of an ``Answer``.
 Found = tuple[int, int, I64, list[tuple[Any, ...]]]
 
 
@@ -54,7 +55,7 @@ class Step:
         columns, stores = _columns(engine, reader), _stores(engine, lanes, reader)
         if columns is None or stores is None:
             return None
-        queries = _queries(lanes, list(engine.log.columns), stores)
+        queries = _queries(engine, lanes, list(engine.log.columns), stores)
         if queries is None:
             return None
         kept = tuple(columns.values())
@@ -127,8 +128,10 @@ def _filter(engine: Engine, selection: Selection) -> tuple[Any, tuple[int, ...]]
     return kernels.program(np.array(road.words, np.int64)), tuple([names.index(name) for name in road.columns])
 
 
-def _queries(lanes: list[Lane], columns: Sequence[str], stores: Collection[Store]) -> tuple[Any, ...] | None:
-    """For each query its number, the components that changes name, and its join orders."""
+def _queries(
+    engine: Engine, lanes: list[Lane], columns: Sequence[str], stores: Collection[Store]
+) -> tuple[Any, ...] | None:
+    """For each query its number, the components that changes name, its join orders, and how changes are written."""
     places = {store: place for place, store in enumerate(stores)}
     found = []
     for lane in lanes:
@@ -136,5 +139,6 @@ def _queries(lanes: list[Lane], columns: Sequence[str], stores: Collection[Store
             orders = query.matcher.orders(places, columns) if isinstance(query.matcher, CompiledMatcher) else ()
             if not query.prompt or not orders:
                 return None
-            found.append((query.number, np.array(query.pattern.positives, np.int64), orders))
+            positives = np.array(query.pattern.positives, np.int64)
+            found.append((query.number, positives, orders, engine.output(query.number)))
     return tuple(found)

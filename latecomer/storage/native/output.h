@@ -237,6 +237,32 @@ static int make_lists(ArrowArray *leaf, npy_intp n, npy_intp each, Changes *chan
     return 1;
 }
 
+/* The fixed columns of changes as rows of `slot`; 0, with an exception and an empty slot: there is no memory for them, or
+ * `ops`, a list of (insert, rows), does not tell of all. `first` and `last` are their first and last times. */
+static int make_changes(ArrowArray *slot, npy_intp n, PyObject *ops, const char *name, Py_ssize_t length,
+                        const uint64_t *halves, const Ids *ids, const int64_t *first, const int64_t *last)
+{
+    Changes *changes = calloc(1, sizeof *changes);
+    if (changes == NULL) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    for (int i = 0; i < COLUMNS; i++)
+        changes->pointers[i] = changes->columns + i;
+    ArrowArray *to = changes->columns;
+    *slot = (ArrowArray){.length = n, .n_buffers = 1, .n_children = COLUMNS, .buffers = changes->buffers};
+    slot->children = changes->pointers;
+    slot->private_data = changes;
+    slot->release = release_changes;
+    int good = make_ops(to + OP, n, ops) && make_names(to + QUERY, n, name, length) &&
+               make_lists(to + EVENTS, n, n > 0 ? ids->n / n : 1, changes, ids) &&
+               make_match_ids(to + MATCH_ID, n, n > 0 ? ids->n / n : 1, &changes->element, ids, halves) &&
+               make_words(to + FIRST_TS, n, 8, first) && make_words(to + LAST_TS, n, 8, last);
+    if (!good)
+        release_changes(slot);
+    return good;
+}
+
 /* write_changes(slot, ops, name, ids, is_signed, refs, shift, first, last, name_high, name_low)
  *
  * Fills `slot`, room for a struct ArrowArray, with the fixed columns of changes, for one import. `ops` is a list of
@@ -282,26 +308,9 @@ static PyObject *write_changes(PyObject *self, PyObject *const *args, Py_ssize_t
         let_go(&held);
         return NULL;
     }
-    Changes *changes = calloc(1, sizeof *changes);
-    if (changes == NULL) {
-        let_go(&held);
-        return PyErr_NoMemory();
-    }
-    for (int i = 0; i < COLUMNS; i++)
-        changes->pointers[i] = changes->columns + i;
-    ArrowArray *to = changes->columns;
-    *slot = (ArrowArray){.length = n, .n_buffers = 1, .n_children = COLUMNS, .buffers = changes->buffers};
-    slot->children = changes->pointers;
-    slot->private_data = changes;
-    slot->release = release_changes;
-    good = make_ops(to + OP, n, args[1]) && make_names(to + QUERY, n, name, length) &&
-           make_lists(to + EVENTS, n, each, changes, &ids) &&
-           make_match_ids(to + MATCH_ID, n, each, &changes->element, &ids, halves) &&
-           make_words(to + FIRST_TS, n, 8, first) && make_words(to + LAST_TS, n, 8, last);
+    good = make_changes(slot, n, args[1], name, length, halves, &ids, first, last);
     let_go(&held);
-    if (!good) {
-        release_changes(slot);
+    if (!good)
         return NULL;
-    }
     Py_RETURN_NONE;
 }

@@ -33,11 +33,19 @@ typedef struct {
     int64_t *looks, *columns;
 } Order;
 
+/* A query. Where it has a name here its changes are written at once: with the hash of the name in two halves, times that are
+ * multiplied by `factor` or divided by `divisor`, and ids that may be signed; into `slot`, until they are taken. */
 typedef struct {
-    int64_t number; /* of the query */
+    int64_t number;
     const int64_t *parts;
     npy_intp each, orders; /* each: parts */
     Order *order;
+    const char *name;
+    Py_ssize_t length;
+    uint64_t halves[2];
+    int64_t factor, divisor;
+    int is_signed;
+    ArrowArray slot;
 } Asker;
 
 typedef struct {
@@ -66,6 +74,8 @@ static void plan_done(Plan *plan)
             free(asker->order[j].columns);
         }
         free(asker->order);
+        if (asker->slot.release)
+            asker->slot.release(&asker->slot);
     }
     free(plan->column);
     free(plan->stock);
@@ -228,17 +238,32 @@ static int plan_order(const Plan *plan, PyObject *given, Order *order)
     return 1;
 }
 
-/* Each (number, parts, orders). */
+/* How a query's changes are written: (name, half, half, whether ids are signed, factor, divisor), or None: elsewhere. */
+static int plan_output(Asker *asker, PyObject *given)
+{
+    if (given == Py_None)
+        return 1;
+    PyObject **part = items(given, 6, "parts of output");
+    if (!part || !(asker->name = PyUnicode_AsUTF8AndSize(part[0], &asker->length)) || !word(part[1], &asker->halves[0]) ||
+        !word(part[2], &asker->halves[1]) || !integer(part[4], &asker->factor) || !integer(part[5], &asker->divisor))
+        return 0;
+    asker->is_signed = PyObject_IsTrue(part[3]);
+    if (asker->factor < 1 || asker->divisor < 1)
+        PyErr_SetString(PyExc_TypeError, "times are scaled by whole numbers from 1 on");
+    return !PyErr_Occurred();
+}
+
+/* Each (number, parts, orders, output). */
 static int plan_askers(Plan *plan, PyObject *given)
 {
     if (!(plan->asker = entries(given, &plan->askers, sizeof *plan->asker)))
         return 0;
     for (npy_intp i = 0; i < plan->askers; i++) {
         Asker *asker = plan->asker + i;
-        PyObject **part = items(PyTuple_GET_ITEM(given, i), 3, "parts of a query");
+        PyObject **part = items(PyTuple_GET_ITEM(given, i), 4, "parts of a query");
         asker->each = -1;
         if (!part || !integer(part[0], &asker->number) || !(asker->parts = lent(part[1], 8, &asker->each)) ||
-            !(asker->order = entries(part[2], &asker->orders, sizeof *asker->order)))
+            !(asker->order = entries(part[2], &asker->orders, sizeof *asker->order)) || !plan_output(asker, part[3]))
             return 0;
         for (npy_intp j = 0; j < asker->orders; j++)
             if (!plan_order(plan, PyTuple_GET_ITEM(part[2], j), asker->order + j))
