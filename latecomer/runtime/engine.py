@@ -548,7 +548,9 @@ class Engine:
 
     def forget_ids(self, floors: I64, more: int) -> None:
         """Forget ids of events below the floor of their type, and make room for ``more``."""
-        if self.ids.tend(more, lambda refs: self.log.reach(refs, floors)) and self.cold is not None:
+        # Where the log drops what is old from its beginning, what it holds is about that, and takes no look at times.
+        keep = self.log.present if self.log.gapless else partial(self.log.reach, floors=floors)
+        if self.ids.tend(more, keep) and self.cold is not None:
             self.cold.forget(lambda ts, types: ts >= floors[types])
 
     # --- memory ------------------------------------------------------------------------------------------------------
