@@ -344,15 +344,17 @@ def needed(runtime, lane, store):
 
 
 @pytest.mark.parametrize("twice", [0.02, 0])
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_share_says_the_same_on_both_roads(number, twice):
+@pytest.mark.parametrize(("number", "of"), [(0, 2), (1, 2), (2, 3)])
+def test_a_share_says_the_same_on_both_roads(number, of, twice):
     one, other = counted(), counted()
     for runtime in (one, other):
-        runtime._engine.share = Share(number, 2, ("k",))
+        runtime._engine.share = Share(number, of, ("k",))
     batches = [stream(300, 20, 0.2, seed, first=300 * seed, twice=twice) for seed in range(1, 6)]
     for batch in batches:
-        assert told(one, ("process", batch)) == told(ordinary(other), ("process", batch))
+        assert net(one, ("process", batch)) == net(ordinary(other), ("process", batch))
+    assert sorted(one._engine.ids.refs().tolist()) == sorted(other._engine.ids.refs().tolist())
     assert one._engine.express.taken == len(batches)
+    assert twice or kernels.step is None or one._engine.express.steps == len(batches)
     assert 0 < one.counters["inserted"]["query"] < matches_of_all(batches)
 
 
@@ -449,21 +451,23 @@ def test_wrong_plans_and_steps_are_refused():
         np.array(filtering_road([above], Times("s", pa.int64()), {"x": pa.int64()}).words, np.int64)
     )
     for wrong, message in [
-        (((), log, (), (), (), 10, 10), "7 parts of reading"),
-        ((reading, (ts, types, None), (), (), (), 10, 10), "span"),
-        ((reading, log, ((5, 0, 8, other, None, None),), (), (), 10, 10), "no field"),
-        ((reading, log, ((0, 4, 1, other, None, None),), (), (), 10, 10), "no field"),
-        ((reading, log, ((-1, 0, 8, other, None, other),), (), (), 10, 10), "no field"),
-        ((reading, log, (), ((None, None, 0, no_key, None, ()),), (), 10, 10), "recent"),
-        ((reading, log, (), ((None, recent, 0, a_key, None, ()),), (), 10, 10), "hashes"),
-        ((reading, log, (), ((None, recent, 0, no_key, filter, ()),), (), 10, 10), "1 columns"),
-        ((reading, log, (words,), ((None, recent, 0, no_key, filter, (0,)),), (), 10, 10), "what it is not"),
-        ((reading, log, (), (), ((0, np.zeros(1, np.int64), (1,), None),), 10, 10), "order"),
-        ((reading, log, (), (), (), 63, 10), "slices"),
+        (((), log, (), (), (), None, 10, 10), "7 parts of reading"),
+        ((reading, (ts, types, None), (), (), (), None, 10, 10), "span"),
+        ((reading, log, ((5, 0, 8, other, None, None),), (), (), None, 10, 10), "no field"),
+        ((reading, log, ((0, 4, 1, other, None, None),), (), (), None, 10, 10), "no field"),
+        ((reading, log, ((-1, 0, 8, other, None, other),), (), (), None, 10, 10), "no field"),
+        ((reading, log, (), ((None, None, 0, no_key, None, ()),), (), None, 10, 10), "recent"),
+        ((reading, log, (), ((None, recent, 0, a_key, None, ()),), (), None, 10, 10), "hashes"),
+        ((reading, log, (), ((None, recent, 0, no_key, filter, ()),), (), None, 10, 10), "1 columns"),
+        ((reading, log, (words,), ((None, recent, 0, no_key, filter, (0,)),), (), None, 10, 10), "what it is not"),
+        ((reading, log, (), (), ((0, np.zeros(1, np.int64), (1,), None),), None, 10, 10), "order"),
+        ((reading, log, (), (), (), (0, 2, a_key), 10, 10), "portion"),
+        ((reading, log, (), (), (), (0, 2, no_key), 10, 10), "portion"),
+        ((reading, log, (), (), (), None, 63, 10), "slices"),
     ]:
         with pytest.raises(TypeError, match=message):
             kernels.plan(*wrong)
-    plan = kernels.plan(reading, log, (), ((None, recent, 0, no_key, None, ()),), (), 10, 10)
+    plan = kernels.plan(reading, log, (), ((None, recent, 0, no_key, None, ()),), (), None, 10, 10)
     rows, slot = pa.record_batch({"a": [1]}), np.zeros(10, np.uint64)
     schema = rows.schema.__arrow_c_schema__()
     tables = *[np.zeros(4, np.uint64), np.zeros(0, np.uint32)] * 2, 0, 0, 0

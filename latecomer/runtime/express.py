@@ -93,7 +93,7 @@ class Express:
         engine, n = self._engine, given.num_rows
         if not self._planned:
             self._step, self._planned = Step.of(engine, self._lanes), True
-        if self._step is None or engine.share is not None or not 0 < n <= MOST:
+        if self._step is None or not 0 < n <= MOST:
             return None
         if not given.schema.equals(engine.intake.given):
             return None
@@ -118,10 +118,10 @@ class Express:
             self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest + 1, _LONGEST_REST)
             return None
         self._next_rest = 0
-        clock, known, behind, answers = found
+        clock, known, entered, behind, answers = found
         self._come = clock
         self._room -= n
-        engine.ids.entered(known)
+        engine.ids.entered(entered)
         engine.intake.count(n)
         engine.counters["rows"] += n
         engine.time.pass_to(clock, behind)

@@ -31,10 +31,11 @@ MOST = 65_536
 
 #: Where ids are entered: see :meth:`latecomer.storage.ids.IdIndex.entering`.
 Tables = tuple[Any, ...]
-#: The clock after a batch, how many rows are of a type that queries ask for, by how much each was behind the clock, and
-#: for each query that finds something its number, ops as in ``Answer``, and either the address of what is written of
-#: them (:meth:`latecomer.runtime.changes.ChangeWriter.take`), or the rest of an ``Answer``.
-Found = tuple[int, int, I64, list[tuple[Any, ...]]]
+#: The clock after a batch, how many rows are of a type that queries ask for, how many of these are of the engine's
+#: share, by how much each row was behind the clock, and for each query that finds something its number, ops as in
+#: ``Answer``, and either the address of what is written of them (:meth:`latecomer.runtime.changes.ChangeWriter.take`),
+#: or the rest of an ``Answer``.
+Found = tuple[int, int, int, I64, list[tuple[Any, ...]]]
 
 
 class Step:
@@ -42,7 +43,7 @@ class Step:
 
     def __init__(self, engine: Engine, plan: Any) -> None:
         self._engine, self._plan = engine, plan
-        self._spans = _spans(engine)
+        self._spans, self._share = _spans(engine), engine.share
         self._schema = engine.intake.given.__arrow_c_schema__()
         self._slot = np.zeros(10, np.uint64)  # where a struct ArrowArray is handed over
         self._address = self._slot.ctypes.data
@@ -60,7 +61,13 @@ class Step:
             return None
         kept = tuple(columns.values())
         log, bits = engine.log.spans, engine.layout.bits
-        plan = kernels.plan(reader.words, log, kept, tuple(stores.values()), queries, bits, PIECE)
+        portion = None
+        if engine.share is not None:
+            names = engine.share.key
+            if not all(name in reader.keys for name in names):
+                return None
+            portion = engine.share.number, engine.share.of, np.array([reader.field(name) for name in names], np.int64)
+        plan = kernels.plan(reader.words, log, kept, tuple(stores.values()), queries, portion, bits, PIECE)
         return cls(engine, plan)
 
     @property
@@ -70,8 +77,8 @@ class Step:
 
     @property
     def outdated(self) -> bool:
-        """Whether columns are kept elsewhere now, or have got their first nulls."""
-        return self._spans != _spans(self._engine)
+        """Whether columns are kept elsewhere now, or have got their first nulls, or other rows count."""
+        return self._spans != _spans(self._engine) or self._share is not self._engine.share
 
     def take(self, given: pa.RecordBatch, tables: Tables, clock: int, delay: int) -> Found | None:
         """Take in a batch, whose ids go into ``tables``; None: nothing has been done."""

@@ -48,6 +48,13 @@ typedef struct {
     ArrowArray slot;
 } Asker;
 
+/* The rows that count here: those whose key, the hashes of fields, has this rest after division by `of` (0: all count). */
+typedef struct {
+    int64_t rest, of;
+    npy_intp keys;
+    const int64_t *key;
+} Portion;
+
 typedef struct {
     PyObject *arguments; /* all that the pointers below point into */
     const int64_t *roles;
@@ -57,6 +64,7 @@ typedef struct {
     Kept *column;
     Stock *stock;
     Asker *asker;
+    Portion portion;
     int64_t bits, most;
 } Plan;
 
@@ -180,6 +188,32 @@ static int64_t *plan_program(const Plan *plan, const Program *program, PyObject 
     return NULL;
 }
 
+/* Whether there is a hash of each of the fields. */
+static int are_hashed(const Plan *plan, const int64_t *fields, npy_intp n)
+{
+    int fine = 1;
+    for (npy_intp i = 0; i < n; i++)
+        fine = fine && fields[i] >= 0 && fields[i] < plan->reading.columns && plan->roles[fields[i]] & (IS_HASHED | IS_ID);
+    return fine;
+}
+
+/* (rest, of, fields), or None: all rows. */
+static int plan_portion(Plan *plan, PyObject *given)
+{
+    Portion *portion = &plan->portion;
+    portion->keys = -1;
+    if (given == Py_None)
+        return 1;
+    PyObject **part = items(given, 3, "parts of a portion");
+    if (!part || !integer(part[0], &portion->rest) || !integer(part[1], &portion->of) ||
+        !(portion->key = lent(part[2], 8, &portion->keys)))
+        return 0;
+    int fine = portion->of > 0 && portion->keys > 0 && are_hashed(plan, portion->key, portion->keys);
+    if (!fine)
+        PyErr_SetString(PyExc_TypeError, "a portion is one of several, by the hashes of a key");
+    return fine;
+}
+
 /* Each (store, recent, type, fields, program of the filter or None, its columns). */
 static int plan_stocks(Plan *plan, PyObject *given)
 {
@@ -191,11 +225,7 @@ static int plan_stocks(Plan *plan, PyObject *given)
         stock->keys = -1;
         if (!part || !integer(part[2], &stock->type) || !(stock->key = lent(part[3], 8, &stock->keys)))
             return 0;
-        int fine = PyObject_TypeCheck(part[1], &RecentType);
-        for (npy_intp j = 0; j < stock->keys; j++)
-            fine = fine && stock->key[j] >= 0 && stock->key[j] < plan->reading.columns &&
-                   plan->roles[stock->key[j]] & (IS_HASHED | IS_ID);
-        if (!fine) {
+        if (!PyObject_TypeCheck(part[1], &RecentType) || !are_hashed(plan, stock->key, stock->keys)) {
             PyErr_SetString(PyExc_TypeError, "a store has recent events and the hashes of a key");
             return 0;
         }
@@ -276,25 +306,26 @@ static int plan_askers(Plan *plan, PyObject *given)
     return 1;
 }
 
-/* plan(reading, log, columns, stores, queries, bits, most) -> what step() needs of an engine
+/* plan(reading, log, columns, stores, queries, portion, bits, most) -> what step() needs of an engine
  *
  * `reading` is what read_rows() is given of a stream; `log` the spans of times, types and contents; for the other tuples see
  * above. A query that finds `most` matches or more is not answered. */
 static PyObject *plan(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
-    if (!expects(count, 7))
+    if (!expects(count, 8))
         return NULL;
     Plan *made = calloc(1, sizeof *made);
     if (made == NULL)
         return PyErr_NoMemory();
-    made->arguments = PyTuple_New(5);
-    for (int i = 0; made->arguments && i < 5; i++)
+    made->arguments = PyTuple_New(6);
+    for (int i = 0; made->arguments && i < 6; i++)
         PyTuple_SET_ITEM(made->arguments, i, Py_NewRef(args[i]));
     PyObject **log = items(args[1], 3, "spans");
     PyObject *capsule = NULL;
     if (made->arguments && log && is_span(log[0]) && is_span(log[1]) && is_span(log[2]) &&
         plan_reading(made, args[0]) && plan_columns(made, args[2]) && plan_stocks(made, args[3]) &&
-        plan_askers(made, args[4]) && integer(args[5], &made->bits) && integer(args[6], &made->most)) {
+        plan_askers(made, args[4]) && plan_portion(made, args[5]) && integer(args[6], &made->bits) &&
+        integer(args[7], &made->most)) {
         made->ts = (Span *)log[0];
         made->types = (Span *)log[1];
         made->content = (Span *)log[2];

@@ -26,7 +26,8 @@ typedef struct {
     Reading rows;
     const int64_t *times;
     int64_t clock, begin; /* begin: the first new reference */
-    npy_intp known;       /* rows of types that are asked for: */
+    npy_intp counted;     /* rows of types that are asked for, */
+    npy_intp known;       /* and those of them that count here: */
     int64_t *row, *refs, *places;
     uint64_t *ids;
     IdTable tables[2];
@@ -116,6 +117,35 @@ static int step_judges(Step *step, int64_t delay, int64_t *behind)
     }
     step->clock = clock;
     return !late;
+}
+
+/* The hash of a row's key. */
+static inline uint64_t key_hash(const Step *step, const int64_t *key, npy_intp keys, int64_t row)
+{
+    uint64_t hash = 0;
+    for (npy_intp i = 0; i < keys; i++) {
+        uint64_t own = step->rows.fields[key[i]].hashes[row];
+        hash = i ? mix(hash * GOLDEN + own) : own;
+    }
+    return hash;
+}
+
+/* Leave out the rows that do not count here; 0: some have no key. `runtime/share.py` says the same. */
+static int step_shares(Step *step)
+{
+    const Portion *portion = &step->plan->portion;
+    npy_intp kept = 0;
+    for (npy_intp i = 0; i < portion->keys; i++)
+        if (step->rows.fields[portion->key[i]].valid)
+            return 0;
+    for (npy_intp j = 0; portion->of && j < step->known; j++) {
+        int64_t row = step->row[j];
+        step->row[kept] = row;
+        kept += mix(key_hash(step, portion->key, portion->keys, row)) % (uint64_t)portion->of == (uint64_t)portion->rest;
+    }
+    step->counted = step->known;
+    step->known = portion->of ? kept : step->known;
+    return 1;
 }
 
 /* Bytes of texts of the rows that are kept. */
@@ -343,19 +373,17 @@ static void gather_some(Step *step, const Stock *stock, Heap *heap)
     npy_intp end = span_length(step->plan->ts);
     for (npy_intp j = 0; j < step->known; j++) {
         int64_t row = step->row[j];
-        uint64_t hash = 0;
         int fine = step->rows.numbers[row] == stock->type;
         for (npy_intp i = 0; fine && i < stock->keys; i++) {
             const Field *field = step->rows.fields + stock->key[i];
             fine = !field->valid || is_valid(field, row);
-            hash = i ? mix(hash * GOLDEN + field->hashes[row]) : field->hashes[row];
         }
         if (fine && filter) {
             bind(&bound, 0, step->refs[j], step->times[row], end + j);
             fine = tested(&bound, &filter->first.look);
         }
         if (fine) {
-            drop_item(heap, hash, step->times[row], step->refs[j]);
+            drop_item(heap, key_hash(step, stock->key, stock->keys, row), step->times[row], step->refs[j]);
             heap->n++;
         }
     }
@@ -626,7 +654,7 @@ static void step_ends(Step *step)
 }
 
 /* step(plan, schema, slot, first, clock, delay, dense, tables) -> (the clock after all rows, how many are of a type that is
- * asked for, by how much each row is behind the clock, answers) | None
+ * asked for, how many of these count here, by how much each row is behind the clock, answers) | None
  *
  * `schema` is the capsule of a record batch's schema, and `slot` holds its struct ArrowArray, which is released; `first` is the number of its first row; no row may be later than
  * `delay`; `dense` is the number of the log's first event, which has no gaps behind it; `tables` are the first six arguments
@@ -654,15 +682,16 @@ static PyObject *step(PyObject *self, PyObject *const *args, Py_ssize_t count)
         goto done;
     step.begin = dense + span_length(step.plan->ts);
     if (rows->length > MOST_ROWS || !(behind = fresh(rows->length, NPY_INT64)) || !(answers = PyList_New(0)) ||
-        !step_reads(&step, schema, rows, first) || !step_judges(&step, delay, DATA(behind)) || !step_fits(&step) ||
-        !step_enters(&step))
+        !step_reads(&step, schema, rows, first) || !step_judges(&step, delay, DATA(behind)) || !step_shares(&step) ||
+        !step_fits(&step) || !step_enters(&step))
         goto done;
     step_logs(&step);
     int fine = step_arranges(&step) && step_opens(&step) && step_shows(&step);
     for (npy_intp i = 0; fine && i < step.plan->askers; i++)
         fine = step_answers(&step, step.plan->asker + i, dense, answers);
     if (fine)
-        result = Py_BuildValue("LnOO", (long long)step.clock, (Py_ssize_t)step.known, behind, answers);
+        result = Py_BuildValue("LnnOO", (long long)step.clock, (Py_ssize_t)step.counted, (Py_ssize_t)step.known, behind,
+                               answers);
     if (result)
         step_ends(&step);
 done:
