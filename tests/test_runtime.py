@@ -547,7 +547,7 @@ def test_an_answer_that_does_not_fit_memory_says_what_to_do(monkeypatch):
     def full(*_):
         raise MemoryError("Unable to allocate 8 TiB")
 
-    for call in ("write", "write_answer"):
+    for call in ("write", "write_answer", "take"):
         monkeypatch.setattr(f"latecomer.runtime.changes.ChangeWriter.{call}", full)
     with pytest.raises(lc.StateError, match=r"8 TiB.*stream_pieces"):
         tell(runtime, "a1 b2")
