@@ -297,6 +297,27 @@ def test_a_batch_that_takes_no_step_has_changed_nothing(change):
     assert told(runtime, ("process", odd)) == told(ordinary(other), ("process", odd))
 
 
+@stepping
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())], ids=str)
+def test_texts_in_other_encodings_take_steps(kind):
+    """As data frames have them; what comes out has them as they are kept."""
+    runtimes = [
+        lc.Runtime(lc.Stream(id="id", unit="s"), lc.Query(STEPS["text"], level=lc.Aggressive("40 s"), name="q"))
+        for _ in range(2)
+    ]
+    whole = named(stream(3_000, 20, 0.1, 3, twice=0))
+    for begin in range(0, 3_000, 60):
+        batch = whole.slice(begin, 60)
+        columns = [c.cast(kind) if pa.types.is_string(c.type) else c for c in batch.columns]
+        other = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+        outs = [r.process(b).changes for r, b in zip(runtimes, (batch, other), strict=True)]
+        assert outs[0].equals(outs[1])
+        if begin == 0:
+            for runtime in runtimes:
+                runtime._engine.express = Counted.of(runtime._engine, runtime._engine.lanes)
+    assert [r._engine.express.steps for r in runtimes] == [49, 49]
+
+
 def ids_of_one_mark(kind):
     """Two pairs of ids whose hashes begin with the same 32 bits."""
     ids = pa.array(np.arange(10**6, 1_300_000)).cast(kind)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from latecomer.errors import SchemaError
-from latecomer.runtime.schema import called, castable
+from latecomer.runtime.schema import called, castable, decoded, plain_type
 
 
 def to_arrow(given: Any, known: pa.Schema | None) -> tuple[pa.RecordBatch, dict[int, str]]:
@@ -51,6 +51,33 @@ def _one_batch(table: pa.Table) -> pa.RecordBatch:
     arrays = [c.combine_chunks() if c.num_chunks != 1 else c.chunk(0) for c in table.columns]
     arrays = [pa.concat_arrays(a.chunks) if isinstance(a, pa.ChunkedArray) else a for a in arrays]
     return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+
+
+def differs_in_encoding(given: pa.Schema, wanted: pa.Schema) -> bool:
+    """Whether batches of one schema are those of the other but for how their texts are encoded: as data frames have
+    them, which are read row by row otherwise.
+    """
+    t = pa.types
+    others = t.is_dictionary, t.is_large_string, t.is_string_view, t.is_large_binary, t.is_binary_view
+    texts = pa.string(), pa.binary()
+    return (
+        given.names == wanted.names
+        and not given.equals(wanted)
+        and all(
+            own == kind or (kind in texts and plain_type(own) == kind and any(is_other(own) for is_other in others))
+            for own, kind in zip(given.types, wanted.types, strict=True)
+        )
+    )
+
+
+def encoded_as(given: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """The batch with its texts encoded as in ``wanted``; as it is, where they are too long for that."""
+    columns = zip(given.columns, wanted.types, strict=True)
+    try:
+        arrays = [column if column.type == kind else decoded(column).cast(kind) for column, kind in columns]
+    except pa.ArrowInvalid:
+        return given
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
 def _from_dicts(rows: Sequence[Mapping[str, Any]], known: pa.Schema | None) -> tuple[pa.RecordBatch, dict[int, str]]:

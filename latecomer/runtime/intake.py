@@ -18,7 +18,7 @@ from latecomer.consistency.clock import BEGINNING, FAR
 from latecomer.errors import SchemaError
 from latecomer.runtime.intervals.reading import IntervalReader
 from latecomer.runtime.reading import Reading, RowReader
-from latecomer.runtime.schema import NUMBER, WEIGHTS_TYPE, called, castable, plain_type
+from latecomer.runtime.schema import NUMBER, WEIGHTS_TYPE, called, castable, decoded
 from latecomer.storage import kernels
 from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import first_words, short_numbers
@@ -269,8 +269,7 @@ def _cast(name: str, values: pa.Array, wanted: pa.DataType, bad: Any, details: d
         values = pc.run_end_decode(values)
         if values.type == wanted:
             return values
-    if pa.types.is_dictionary(given):
-        values = values.dictionary.cast(plain_type(given)).take(values.indices)
+    values = decoded(values)
     if wanted == WEIGHTS_TYPE:
         return values.cast(wanted, safe=False)
     try:

@@ -25,7 +25,7 @@ from latecomer.runtime.arguments import check_moment, clocks_of, cuts_of, names_
 from latecomer.runtime.changes import check_names
 from latecomer.runtime.engine import Engine, Piece, attributes_of, promised_columns
 from latecomer.runtime.explain import explain
-from latecomer.runtime.given import to_arrow
+from latecomer.runtime.given import differs_in_encoding, encoded_as, to_arrow
 from latecomer.runtime.intervals.guards import check_level, over_intervals
 from latecomer.runtime.memory import facts
 from latecomer.runtime.parting import Chooser, drop, narrow
@@ -133,7 +133,8 @@ class Runtime:
         self._nows: list[Any] = []
         self._finished = False
         self._empty: tuple[pa.Schema, pa.Schema, Output] | None = None  # what comes out where there is nothing to say
-        self._fitting: tuple[Engine | None, pa.Schema] = None, _CHANGES  # a schema that was found to fit
+        #: A schema that was found to fit, and whether it differs in how texts are encoded.
+        self._fitting: tuple[Engine | None, pa.Schema, bool] = None, _CHANGES, False
         self._dropped: list[str] = []  # names of queries that were dropped: they number the others, and no more
         #: What was noted with the version that this runtime was opened from, or has written last.
         self.note: Mapping[str, Any] = {}
@@ -200,7 +201,7 @@ class Runtime:
     ) -> tuple[Engine | None, pa.RecordBatch, dict[int, str], I64 | None, Sequence[int]]:
         """Who processes a batch, and what is to be processed; nobody, where nothing is known of events yet."""
         self._open()
-        engine, schema = self._fitting
+        engine, schema, encoded = self._fitting
         details: dict[int, str] = {}
         if isinstance(batch, pa.RecordBatch) and engine is self._engine is not None and batch.schema.equals(schema):
             given = batch
@@ -211,8 +212,12 @@ class Runtime:
                 return None, given, details, None, ()
             by_row = isinstance(batch, Sequence)
             engine = self._engine_for(given.schema, by_row)
+            encoded = differs_in_encoding(given.schema, engine.intake.given)
             if not by_row:
-                self._fitting = engine, given.schema
+                self._fitting = engine, given.schema, encoded
+        assert engine is not None
+        if encoded:
+            given = encoded_as(given, engine.intake.given)
         outside = None if clocks is None else clocks_of(clocks, given.num_rows)
         if not isinstance(cuts, tuple) or cuts:
             cuts = cuts_of(cuts, given.num_rows)

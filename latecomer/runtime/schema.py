@@ -144,6 +144,13 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+def decoded(column: pa.Array) -> pa.Array:
+    """The column without a dictionary."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    return column.dictionary.cast(plain_type(column.type)).take(column.indices)
+
+
 def castable(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a column of one type may stand for the other: same family, or nothing but nulls."""
     given, wanted = plain_type(given), plain_type(wanted)
