@@ -170,3 +170,16 @@ def test_wrong_arguments_are_refused():
         kernels.read_rows(schema, array, np.zeros(1, np.int32), *names, *rest)
     assert kernels.read_rows(schema, array, role, *names, *rest) is None  # no type, no time
     assert kernels.read_rows(schema, array, np.zeros(2, np.int64), *names, *rest) is None
+
+
+@pytest.mark.parametrize("many", [3, 63, 64, 65, 200])
+def test_many_names_of_types_are_told_apart(many):
+    """Short ones, long ones that begin alike, and those that are one letter longer than another."""
+    names = [f"{'a long beginning' * (i % 2)}{i // 2}" for i in range(many)]
+    kinds = [*names, *(name + "x" for name in names), *(name[:-1] for name in names), "a long b", ""]
+    rows = pa.record_batch({"kind": kinds, "at": pa.array(range(len(kinds))), "id": pa.array(range(len(kinds)))})
+    stream = lc.Stream(type="kind", ts="at", id="id", unit="ms")
+    intake = Intake(stream, tuple(names), fix_schema(stream, rows.schema, [], by_row=False))
+    intake.prepare(set(), {"id"})
+    numbers = {name: number for number, name in enumerate(names)}
+    assert intake.read(rows, {}).types.tolist() == [numbers.get(kind, -1) for kind in kinds]

@@ -50,16 +50,35 @@ static PyObject *combine(PyObject *self, PyObject *const *args, Py_ssize_t count
     return result;
 }
 
-/* The little-endian word of up to eight bytes, zeros behind them. */
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define LOADED(type, bytes, into) do { type loaded; memcpy(&loaded, bytes, sizeof loaded); into = loaded; } while (0)
+
+/* The little-endian word of up to eight bytes, zeros behind them: in one look, or two that overlap. */
+static inline uint64_t word_of(const uint8_t *bytes, int64_t length)
+{
+    uint64_t value = 0, last;
+    if (length >= 8)
+        LOADED(uint64_t, bytes, value);
+    else if (length >= 4) {
+        LOADED(uint32_t, bytes, value);
+        LOADED(uint32_t, bytes + length - 4, last);
+        value |= last << (8 * (length - 4));
+    } else if (length >= 2) {
+        LOADED(uint16_t, bytes, value);
+        value |= (uint64_t)bytes[length - 1] << (8 * (length - 1));
+    } else if (length)
+        value = *bytes;
+    return value;
+}
+#else
 static inline uint64_t word_of(const uint8_t *bytes, int64_t length)
 {
     uint64_t value = 0;
-    if (length >= 8)
-        length = 8;
-    for (int64_t i = 0; i < length; i++)
+    for (int64_t i = 0; i < length && i < 8; i++)
         value |= (uint64_t)bytes[i] << (8 * i);
     return value;
 }
+#endif
 
 static inline uint64_t hash_rest(uint64_t value, const uint8_t *bytes, int64_t length)
 {

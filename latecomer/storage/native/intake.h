@@ -164,17 +164,24 @@ static void add_words(const Field *field, int64_t n, uint64_t number, const uint
             sums[i] += (is_valid(field, i) ? words[i] : null) * weight;
 }
 
+#define SOME_NAMES 64
+
 /* The number of each text among `known` names, -1 where it is none. */
 static void number_types(const Field *field, int64_t n, const int32_t *edges, const uint8_t *names, npy_intp known,
                          int64_t *out)
 {
     const int32_t *starts = field->values;
+    uint64_t words[SOME_NAMES]; /* their first letters, as one word: most names are told apart by these */
+    for (npy_intp j = 0; j < known && j < SOME_NAMES; j++)
+        words[j] = word_of(names + edges[j], edges[j + 1] - edges[j]);
     for (int64_t i = 0; i < n; i++) {
         int64_t length = starts[i + 1] - starts[i];
+        const uint8_t *bytes = length ? field->bytes + starts[i] : NULL;
+        uint64_t own = word_of(bytes, length);
         out[i] = -1;
         for (npy_intp j = 0; j < known && out[i] < 0; j++)
-            if (edges[j + 1] - edges[j] == length &&
-                (length == 0 || memcmp(field->bytes + starts[i], names + edges[j], length) == 0))
+            if (edges[j + 1] - edges[j] == length && (j >= SOME_NAMES || words[j] == own) &&
+                (length <= 8 - 8 * (j >= SOME_NAMES) || memcmp(bytes, names + edges[j], length) == 0))
                 out[i] = j;
     }
 }
