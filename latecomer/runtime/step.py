@@ -25,7 +25,7 @@ from latecomer.storage.store import Store
 if TYPE_CHECKING:
     from latecomer.runtime.engine import Engine
 
-#: Rows of a batch up to which a step is possible: ``MOST_ROWS`` of ``native/step.h``.
+#: Rows of a batch up to which a step is possible: ``MOST_ROWS`` of ``native/step_rows.h``.
 MOST = 65_536
 
 

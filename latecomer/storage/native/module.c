@@ -45,6 +45,10 @@
 #include "calls.h"
 #include "answers.h"
 #include "plan.h"
+#include "step_rows.h"
+#include "step_log.h"
+#include "step_stores.h"
+#include "step_answers.h"
 #include "step.h"
 
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}

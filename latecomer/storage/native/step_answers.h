@@ -1,0 +1,128 @@
+/* The answers of a step: what each query finds from the new events on, and how it is told. */
+
+/* Follow an order from the new events of its stock to the end; 0: it finds too much, or there is an exception. */
+static int step_follows(const Step *step, const Order *order, int64_t dense, Follow *f)
+{
+    const Program *program = order->program;
+    const Arrivals *new = step->arrivals + order->seed;
+    f->program = program;
+    f->depth = -1;
+    f->mask = (INT64_C(1) << step->plan->bits) - 1;
+    f->width = 1 + 2 * (program->bound + program->moves);
+    for (int64_t i = 0; i < program->moves; i++) {
+        const int64_t *look = order->looks + 2 * program->move[i].look.source;
+        if (nothing_in(step->views + VIEWS * look[0] + look[1]))
+            return 1;
+    }
+    if (!roomy(f))
+        return 0;
+    f->n = new->n;
+    f->keys = new->keys;
+    f->seed_refs[0] = new->refs;
+    f->seed_ts[0] = new->ts;
+    f->bound.places = (Places){.number = -1, .dense = dense};
+    for (int64_t i = 0; i < program->sources; i++) {
+        npy_intp view = (npy_intp)(VIEWS * order->looks[2 * i] + order->looks[2 * i + 1]);
+        f->sources[i] = step->views[view];
+        f->latest[i] = step->latest[view];
+        expect(f->sources + i, f->n);
+    }
+    for (int64_t i = 0; i < program->columns; i++)
+        f->bound.columns[i] = step->columns[order->columns[i]];
+    NPY_BEGIN_THREADS_DEF;
+    NPY_BEGIN_THREADS_THRESHOLDED(f->n);
+    follow_on(f, step->plan->most);
+    NPY_END_THREADS;
+    return sound_so_far(f) && f->depth < 0 && f->seed == f->n;
+}
+
+/* A time in the units of the output. */
+static inline int64_t moment_of(const Asker *asker, int64_t ts)
+{
+    return asker->divisor == 1 ? ts * asker->factor : ts / asker->divisor - (ts % asker->divisor < 0);
+}
+
+/* Write a query's changes into its slot: `n` matches, with `refs` and `ts` for each of its parts. */
+static int step_writes(const Step *step, Asker *asker, int64_t dense, PyObject *ops, npy_intp n, const int64_t *refs,
+                       const int64_t *ts)
+{
+    const Column *column = step->columns + step->plan->id;
+    Ids ids = {.n = n * asker->each, .size = column->n, .is_signed = asker->is_signed, .refs = refs, .shift = dense};
+    npy_intp letters = 0;
+    if (column->kind == TEXT) {
+        ids.edges = column->offsets;
+        ids.letters = (const uint8_t *)column->values;
+        letters = (npy_intp)(column->offsets[column->n] - column->offsets[0]);
+    } else {
+        ids.width = column->width;
+        ids.words = column->values;
+    }
+    if (!ids_lie_within(&ids, letters)) {
+        PyErr_SetString(PyExc_IndexError, "a reference is not in the log");
+        return 0;
+    }
+    int64_t *times = malloc((size_t)(2 * n + 1) * sizeof *times);
+    if (times == NULL) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    for (npy_intp i = 0; i < n; i++) {
+        times[i] = moment_of(asker, ts[i * asker->each]);
+        times[n + i] = moment_of(asker, ts[(i + 1) * asker->each - 1]);
+    }
+    if (asker->slot.release) /* nobody took what is there */
+        asker->slot.release(&asker->slot);
+    int good = make_changes(&asker->slot, n, ops, asker->name, asker->length, asker->halves, &ids, times, times + n);
+    free(times);
+    return good;
+}
+
+/* What is found, put into `answers`: (number, [(whether matches come, how many)], address of the slot), or with refs and ts
+ * in place of the address. 0: there is an exception. */
+static int step_tells(const Step *step, Asker *asker, int64_t dense, const Follow *follows, npy_intp made, npy_intp n,
+                      PyObject *answers)
+{
+    npy_intp size[2] = {n, asker->each};
+    PyObject *ops = PyList_New(0), *answer = NULL;
+    PyObject *refs = PyArray_SimpleNew(2, size, NPY_INT64), *ts = PyArray_SimpleNew(2, size, NPY_INT64);
+    int fine = ops && refs && ts;
+    int64_t *own_refs = fine ? DATA(refs) : NULL, *own_ts = fine ? DATA(ts) : NULL;
+    for (npy_intp i = 0; fine && i < made; i++) {
+        if (!follows[i].count)
+            continue;
+        fine = put_into(ops, Py_BuildValue("Nn", PyBool_FromLong(asker->order[i].gains), (Py_ssize_t)follows[i].count));
+        if (fine && !(fine = take_found(follows + i, asker->parts, asker->each, &own_refs, &own_ts)))
+            PyErr_SetString(PyExc_TypeError, "a component is asked for that an order does not bind");
+    }
+    if (fine && asker->name && step->plan->id >= 0) {
+        if ((fine = step_writes(step, asker, dense, ops, n, DATA(refs), DATA(ts))))
+            answer = Py_BuildValue("LOK", (long long)asker->number, ops, (unsigned long long)(uintptr_t)&asker->slot);
+    } else if (fine)
+        answer = Py_BuildValue("LOOO", (long long)asker->number, ops, refs, ts);
+    fine = fine && put_into(answers, answer);
+    Py_XDECREF(ops);
+    Py_XDECREF(refs);
+    Py_XDECREF(ts);
+    return fine;
+}
+
+/* What a query finds is put into `answers`; 0: it is too much, or there is an exception. */
+static int step_answers(const Step *step, Asker *asker, int64_t dense, PyObject *answers)
+{
+    Follow follows[MOST_ORDERS];
+    npy_intp n = 0, made = 0;
+    int fine = 1;
+    for (; fine && made < asker->orders; made++) {
+        Follow *f = memset(follows + made, 0, sizeof *f);
+        if (step->arrivals[asker->order[made].seed].n)
+            fine = step_follows(step, asker->order + made, dense, f);
+        n += f->count;
+    }
+    if (fine && n)
+        fine = step_tells(step, asker, dense, follows, made, n, answers);
+    for (npy_intp i = 0; i < made; i++) {
+        free(follows[i].sources); /* and all that lies behind them; their runs are the step's */
+        free(follows[i].found);
+    }
+    return fine;
+}
