@@ -556,7 +556,7 @@ class Runtime:
         if self._engine is not None and self._engine.broken:
             raise StateError(
                 "a call before this one ended half-way, by an error or because its pieces were not taken to the end: "
-                "go on from the last version with Runtime.open(…), or from the last snapshot"
+                "take the rest of them, or go on from the last version with Runtime.open(…), or from the last snapshot"
             )
 
     def _engine_for(self, given: pa.Schema, by_row: bool) -> Engine:
