@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.harness import Report, table
 from benchmarks.shapes import WORKLOADS
 from benchmarks.speed import FEW, Replay, Setting
-from latecomer.runtime import changes, engine, express, timekeeper
+from latecomer.runtime import changes, engine, express, step, timekeeper
 from latecomer.runtime.intake import Intake
 from latecomer.storage import ids, kernels, store
 
@@ -23,9 +23,11 @@ NAMES, BATCHES, MOST_CALLS, EVENTS = ("W1", "W2"), (1, 256, 8_192), 2_000, 1_000
 
 #: Stages in the order of a batch's road: what they are called, and the functions that do them.
 STAGES: dict[str, list[tuple[Any, str]]] = {
+    "a step, from rows to joins": [(step.Step, "take")],
     "columns, types, hashes": [(Intake, "read")],
     "clock, promises, lateness": [
         (timekeeper.Timekeeper, "pass_by"),
+        (timekeeper.Timekeeper, "pass_to"),
         (timekeeper.Timekeeper, "read"),
         (engine.Engine, "_judge"),
     ],
@@ -38,7 +40,7 @@ STAGES: dict[str, list[tuple[Any, str]]] = {
         (store.Store, "purge"),
     ],
     "joins": [(kernels, "follow_each"), (kernels, "follow"), (kernels, "resume")],
-    "changes": [(changes.ChangeWriter, "write_answer"), (changes.ChangeWriter, "write")],
+    "changes": [(changes.ChangeWriter, name) for name in ("take", "write_answer", "write")],
 }
 REST = "between them"
 
