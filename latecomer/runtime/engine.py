@@ -219,19 +219,21 @@ class Engine:
         """Take in one batch; the pieces must be consumed to the end. ``clocks``: the stream's clock at each row,
         where it is known from elsewhere. ``cuts``: rows at which levels that correct themselves give an account.
         """
-        if self.express is not None and clocks is None and not cuts and not details:
-            pieces = self.express.step(given)
-            if pieces is not None:
-                return pieces
-        return self._process(given, details, clocks, cuts)
+        express = self.express if clocks is None and not cuts and not details else None
+        pieces = None if express is None else express.step(given)
+        return self._process(given, details, clocks, cuts, express) if pieces is None else pieces
 
     def _process(
-        self, given: pa.RecordBatch, details: dict[int, str], clocks: I64 | None, cuts: Sequence[int]
+        self,
+        given: pa.RecordBatch,
+        details: dict[int, str],
+        clocks: I64 | None,
+        cuts: Sequence[int],
+        express: Express | None,
     ) -> Iterator[Piece]:
-        """The same, with no step."""
+        """The same by several steps, by the ``express`` road if that can be."""
         if self.memory is not None:
             self.memory.make_room(given.nbytes + self.ids.growth(given.num_rows))
-        express = self.express if clocks is None and not cuts and not details else None
         batch = self.intake.read(given, details)
         self.broken = True  # until all is done
         self.counters["rows"] += len(batch)

@@ -201,21 +201,17 @@ class Runtime:
     ) -> tuple[Engine | None, pa.RecordBatch, dict[int, str], I64 | None, Sequence[int]]:
         """Who processes a batch, and what is to be processed; nobody, where nothing is known of events yet."""
         self._open()
+        known = self._engine.intake.given if self._engine is not None else self.stream.declared
+        given, details = to_arrow(batch, known)
+        if not given.num_columns and not given.num_rows and self._engine is None:
+            return None, given, details, None, ()
         engine, schema, encoded = self._fitting
-        details: dict[int, str] = {}
-        if isinstance(batch, pa.RecordBatch) and engine is self._engine is not None and batch.schema.equals(schema):
-            given = batch
-        else:
-            known = self._engine.intake.given if self._engine is not None else self.stream.declared
-            given, details = to_arrow(batch, known)
-            if not given.num_columns and not given.num_rows and self._engine is None:
-                return None, given, details, None, ()
+        if engine is None or engine is not self._engine or not given.schema.equals(schema):
             by_row = isinstance(batch, Sequence)
             engine = self._engine_for(given.schema, by_row)
             encoded = differs_in_encoding(given.schema, engine.intake.given)
             if not by_row:
                 self._fitting = engine, given.schema, encoded
-        assert engine is not None
         if encoded:
             given = encoded_as(given, engine.intake.given)
         outside = None if clocks is None else clocks_of(clocks, given.num_rows)

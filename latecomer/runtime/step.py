@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 #: Rows of a batch up to which a step is possible: ``MOST_ROWS`` of ``native/step_rows.h``.
 MOST = 65_536
 
-
 #: Where ids are entered: see :meth:`latecomer.storage.ids.IdIndex.entering`.
 Tables = tuple[Any, ...]
 #: The clock after a batch, how many rows are of a type that queries ask for, how many of these are of the engine's
@@ -63,10 +62,10 @@ class Step:
         log, bits = engine.log.spans, engine.layout.bits
         portion = None
         if engine.share is not None:
-            names = engine.share.key
-            if not all(name in reader.keys for name in names):
+            key = _hashed(reader, engine.share.key)
+            if key is None:
                 return None
-            portion = engine.share.number, engine.share.of, np.array([reader.field(name) for name in names], np.int64)
+            portion = engine.share.number, engine.share.of, key
         plan = kernels.plan(reader.words, log, kept, tuple(stores.values()), queries, portion, bits, PIECE)
         return cls(engine, plan)
 
@@ -112,12 +111,18 @@ def _stores(engine: Engine, lanes: list[Lane], reader: RowReader) -> dict[Store,
     found: dict[Store, tuple[Any, ...]] = {}
     for lane in lanes:
         for selection, store in lane.stores.items():
-            filter = _filter(engine, selection)
-            if filter is None or store.recent is None or not all(name in reader.keys for name in selection.key):
+            key, filter = _hashed(reader, selection.key), _filter(engine, selection)
+            if key is None or filter is None or store.recent is None:
                 return None
-            fields = np.array([reader.field(name) for name in selection.key], np.int64)
-            found[store] = (store, store.recent, engine.numbers[selection.type], fields, *filter)
+            found[store] = (store, store.recent, engine.numbers[selection.type], key, *filter)
     return found
+
+
+def _hashed(reader: RowReader, names: Sequence[str]) -> I64 | None:
+    """The fields of a key, if their hashes are read with the rows."""
+    if not all(name in reader.keys for name in names):
+        return None
+    return np.array([reader.field(name) for name in names], np.int64)
 
 
 def _filter(engine: Engine, selection: Selection) -> tuple[Any, tuple[int, ...]] | None:

@@ -62,10 +62,16 @@ static inline int is_text(const Field *field)
     return field->kind == OF_TEXT || field->kind == OF_BYTES;
 }
 
-/* Whether there is a hash of each value that stands for it in joins. */
+/* Whether there are hashes that stand for values in joins. */
+static inline int is_hashable(const Field *field)
+{
+    return field->kind != OF_NOTHING && field->kind != OF_F32 && field->kind != OF_F64;
+}
+
+/* Whether each value has one. */
 static inline int has_hashes(const Field *field)
 {
-    return !field->valid && field->kind != OF_NOTHING && field->kind != OF_F32 && field->kind != OF_F64;
+    return !field->valid && is_hashable(field);
 }
 
 /* Fills `field`; 0 where the column is not as it can be read here. */

@@ -80,7 +80,7 @@ static int step_reads(Step *step, const ArrowSchema *schema, const ArrowArray *a
         if (field->role & IS_ID)
             field->hashes = to->ids;
         else if (field->role & IS_HASHED) {
-            if (field->kind == OF_NOTHING || field->kind == OF_F32 || field->kind == OF_F64)
+            if (!is_hashable(field))
                 return 0;
             field->hashes = piece_of_arena(&step->arena, 8 * n);
         }
