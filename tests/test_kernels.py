@@ -150,6 +150,44 @@ def test_ids_are_taken_out_alike(marks, wide, base, data):
         NATIVE.take_out(table, highs, begin, len(marks) + 1, base)
 
 
+@given(
+    st.lists(st.integers(0, 12), max_size=60),
+    st.booleans(),
+    st.integers(0, 2**33),
+    st.integers(0, 100),
+    st.integers(0, 200),
+    st.data(),
+)
+def test_ids_are_carried_alike(marks, wide, base, first, done, data):
+    """Where entries lie may differ; which are kept may not, nor in which of two tables they are."""
+    wanted = np.array([m << 60 for m in marks], np.uint64)
+    own = np.arange(len(marks)) + base
+    size = 2 * len(marks) + 3
+    hand = first % size, done % (size + 1)
+    begin = data.draw(st.integers(0, size))
+    end, least = data.draw(st.integers(begin, size)), base + data.draw(st.integers(0, len(marks)))
+    start = [np.zeros(n, np.uint64) for n in (size, 3 * len(marks) + 1)]
+    high = [np.zeros(len(table) if wide else 0, np.uint32) for table in start]
+    PLAIN.put(start[0], high[0], start[1], high[1], 0, 0, wanted, own, False)
+    found = []
+    for module in (PLAIN, NATIVE):
+        tables, highs = [table.copy() for table in start], [table.copy() for table in high]
+        told = module.carry(tables[0], highs[0], tables[1], highs[1], *hand, begin, end, base, least)
+        each = []
+        for table, some in zip(tables, highs, strict=True):
+            taken = table.nonzero()[0]
+            values = PLAIN.refs_at(table, some, taken, base)
+            each.append(sorted(zip((table[taken] >> np.uint64(32)).tolist(), values.tolist(), strict=True)))
+        found.append((told, each))
+    assert found[0] == found[1]
+    before, told = PLAIN.refs_at(start[0], high[0], start[0][begin:end].nonzero()[0] + begin, base), found[0][0]
+    kept = before[before >= least].tolist()
+    assert told == (len(before), len(kept), min(kept, default=2**63 - 1))
+    assert sorted(ref for some in found[0][1] for _, ref in some) == sorted({*own.tolist()} - {*before.tolist()} | {*kept})
+    with pytest.raises(IndexError):
+        NATIVE.carry(start[0], high[0], start[1], high[1], *hand, begin, size + 1, base, least)
+
+
 #: Times around several slices of 2**10, before and after zero.
 times = st.integers(-3_000, 3_000)
 

@@ -32,9 +32,14 @@ from latecomer.storage.store import CodeLayout, Store, View
 def test_the_id_index_remembers_what_it_must(
     smallest: int, high: bool, data: st.DataObject, shift: int, apart: int, step: int
 ) -> None:
-    """Each mark is entered once, whatever the hand is doing; only what may be forgotten is. ``high``: the homes are
-    the last ones.
+    """Each mark is entered once, whatever the hand is doing; only what may be forgotten is, told by a number or one by
+    one. ``high``: the homes are the last ones.
     """
+    by_number = data.draw(st.booleans())
+
+    def wanted(floor: int) -> ids.Keep:
+        return floor if by_number else lambda refs: refs >= floor
+
     with mock.patch.multiple(ids, _SMALLEST=smallest, _STEP=step, _STRETCH=max(step, 512)):
         index, known, floor, end = IdIndex(), dict[int, int](), 0, apart
         for kind, n in data.draw(st.lists(st.tuples(st.sampled_from("eeeeafrmdp"), st.integers(1, 40)), max_size=30)):
@@ -45,11 +50,11 @@ def test_the_id_index_remembers_what_it_must(
             if kind == "f":
                 floor = data.draw(st.integers(floor, end))
             if kind == "r":
-                index.rebuild(lambda refs, floor=floor: refs >= floor)
+                index.rebuild(wanted(floor))
                 assert all(ref >= floor for ref in index.refs().tolist())
             if kind in "ea":
                 if index.due(n):
-                    index.tend(n, lambda refs, floor=floor: refs >= floor)
+                    index.tend(n, wanted(floor))
                 left = set(index.refs().tolist())
                 assert all(ref in left for ref in known.values() if ref >= floor)
                 known = {mark: ref for mark, ref in known.items() if ref in left}

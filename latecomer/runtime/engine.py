@@ -42,7 +42,7 @@ from latecomer.runtime.timekeeper import Moments, Timekeeper
 from latecomer.storage.coldids import CACHE, ColdIds
 from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import U64, hash_column, hash_contents
-from latecomer.storage.ids import IdIndex
+from latecomer.storage.ids import IdIndex, Keep
 from latecomer.storage.log import EventLog
 from latecomer.storage.pages import SEQUENCE, Pages
 from latecomer.storage.store import Bools, CodeLayout, Store
@@ -551,7 +551,7 @@ class Engine:
     def forget_ids(self, floors: I64, more: int) -> None:
         """Forget ids of events below the floor of their type, and make room for ``more``."""
         # Where the log drops what is old from its beginning, what it holds is about that, and takes no look at times.
-        keep = self.log.present if self.log.gapless else partial(self.log.reach, floors=floors)
+        keep: Keep = self.log.dense if self.log.gapless else partial(self.log.reach, floors=floors)
         if self.ids.tend(more, keep) and self.cold is not None:
             self.cold.forget(lambda ts, types: ts >= floors[types])
 

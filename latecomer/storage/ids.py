@@ -32,6 +32,8 @@ from latecomer.storage.room import Room
 
 Marks = npt.NDArray[np.uint32]
 Bools = npt.NDArray[np.bool_]
+#: Which entries are to be kept: those whose references are at least so much, or are marked.
+Keep = int | Callable[[I64], Bools]
 
 _FREE = np.uint64(0)
 _S32 = np.uint64(32)
@@ -258,9 +260,9 @@ class IdIndex:
         """Whether ``n`` more entries would be more than the table takes."""
         return 16 * (self._count + n) > _END * len(self._table)
 
-    def tend(self, n: int, keep: Callable[[I64], Bools]) -> bool:
-        """Make room for ``n`` more entries, and forget some of those whose references ``keep`` does not mark; whether
-        the hand has begun to go around.
+    def tend(self, n: int, keep: Keep) -> bool:
+        """Make room for ``n`` more entries, and forget some of those that ``keep`` does not name; whether the hand
+        has begun to go around.
         """
         begun = False
         while self.due(n):
@@ -275,8 +277,8 @@ class IdIndex:
                 break
         return begun
 
-    def rebuild(self, keep: Callable[[I64], Bools]) -> None:
-        """Forget all entries whose references ``keep`` does not mark; the others decide how long the table is."""
+    def rebuild(self, keep: Keep) -> None:
+        """Forget all entries that ``keep`` does not name; the others decide how long the table is."""
         self._finish(keep)
         self._begin(0, self._wanted(keep), 0)
         self._finish(keep)
@@ -284,10 +286,10 @@ class IdIndex:
             self._begin(0, self._count, 0)
             self._finish(keep)
 
-    def _wanted(self, keep: Callable[[I64], Bools]) -> int:
+    def _wanted(self, keep: Keep) -> int:
         """About how many entries would be kept: told from a first stretch, since marks are in no order of time."""
         some = self._at(self._table, self._table.taken(0, _STEP))
-        gone = len(some) - int(np.count_nonzero(keep(some)))
+        gone = len(some) - int(np.count_nonzero(some >= keep if isinstance(keep, int) else keep(some)))
         return self._count - self._count * gone // max(len(some), 1)
 
     def _begin(self, n: int, kept: int, meanwhile: int) -> None:
@@ -302,11 +304,11 @@ class IdIndex:
         self._pace, self._due = -(-size // max(meanwhile - n, 1)), 0
         self._next_base = self._last
 
-    def _finish(self, keep: Callable[[I64], Bools]) -> None:
+    def _finish(self, keep: Keep) -> None:
         while self._going:
             self._carry(_STRETCH, keep)
 
-    def _carry(self, places: int, keep: Callable[[I64], Bools]) -> None:
+    def _carry(self, places: int, keep: Keep) -> None:
         """Let the hand go on by so many places, and to the next free one."""
         old, size = self._table, len(self._table)
         # Entries at a place have their homes there or before, back to the last free place; the hand stops at free ones.
@@ -316,6 +318,9 @@ class IdIndex:
         self._done = min(end - self._first, size)
         for start, stop in ((begin, min(end, size)), (max(begin - size, 0), end - size)):
             if start >= stop:
+                continue
+            if isinstance(keep, int):
+                self._sift(start, stop, keep)
                 continue
             hashes, refs = kernels.take_out(old.words, old.highs, start, stop, self._base)
             self._count -= len(refs)
@@ -333,6 +338,15 @@ class IdIndex:
             self._table, self._next, self._base = self._next or old, None, self._next_base
             self._going = False
             self._first = self._done = self._pace = 0
+
+    def _sift(self, start: int, stop: int, least: int) -> None:
+        """Carry over the entries at these places whose references are at least ``least``."""
+        old, new = self._table, self._next or self._table
+        tables = old.words, old.highs, new.words, new.highs
+        taken, put, lowest = kernels.carry(*tables, self._first, self._done, start, stop, self._base, least)
+        self._count -= taken
+        self.entered(put)
+        self._next_base = min(self._next_base, lowest)
 
     # --- state -------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from latecomer.storage.twins.hashes import (
     text_numbers,
     text_words,
 )
-from latecomer.storage.twins.ids import gone_over, highs_of, homes, marks_of, put, refs_at, take_out, words_of
+from latecomer.storage.twins.ids import carry, gone_over, highs_of, homes, marks_of, put, refs_at, take_out, words_of
 from latecomer.storage.twins.intake import judge, pick
 from latecomer.storage.twins.payload import equal_texts, equal_words, reached
 from latecomer.storage.twins.runs import (
@@ -50,6 +50,7 @@ __all__ = [
     "Span",
     "arrange",
     "arrange_each",
+    "carry",
     "codes_in",
     "combine",
     "equal_texts",
@@ -105,6 +106,7 @@ TWINS = (
     "match_digits",
     "put",
     "take_out",
+    "carry",
     "arrange",
     "merge",
     "merge_on",

@@ -195,3 +195,71 @@ static PyObject *take_out(PyObject *self, PyObject *const *args, Py_ssize_t coun
     let_go(&held);
     return result;
 }
+
+#define CARRIED 512 /* places that are gone through together */
+
+/* Take out the entries at some places, up to CARRIED, and put those back whose references are at least `least`: the
+ * numbers of both are added up, and `lowest` is no more than the references. In two goes, of which the first has no
+ * branch, since which places are free is anybody's guess. 0: a table is full. */
+static int carry_some(const IdTable *tables, int64_t first, int64_t done, npy_intp begin, npy_intp end, int64_t base,
+                      int64_t least, npy_intp *taken, npy_intp *kept, int64_t *lowest)
+{
+    uint64_t words[CARRIED];
+    int64_t refs[CARRIED];
+    npy_intp n = 0;
+    for (npy_intp at = begin; at < end; at++) {
+        uint64_t word = tables->words[at];
+        words[n] = word;
+        refs[n] = id_ref(tables, at, base);
+        *taken += word != 0;
+        n += (word != 0) & (refs[n] >= least);
+    }
+    memset(tables->words + begin, 0, (size_t)(end - begin) * sizeof *words);
+    for (npy_intp i = 0; i < n; i++) {
+        uint32_t mark = (uint32_t)(words[i] >> 32);
+        const IdTable *table = id_table_of(mark, tables, first, done);
+        npy_intp place = id_place(table, mark, 0);
+        if (place < 0)
+            return 0;
+        take_place(tables, table, place, mark, refs[i]);
+        *lowest = refs[i] < *lowest ? refs[i] : *lowest;
+    }
+    *kept += n;
+    return 1;
+}
+
+/* carry(words, highs, new words, new highs, first, done, begin, end, base, least) -> (entries taken out, entries put back,
+ * the least reference of these): what take_out() and put() do together to the entries at the places from `begin` to
+ * `end`, if those are put back whose references are at least `least`. */
+static PyObject *carry(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Held held = {{0}, 0};
+    IdTable tables[2];
+    int64_t first, done, begin, end, base, least;
+    PyObject *result = NULL;
+    if (!expects(count, 10) || !integer(args[4], &first) || !integer(args[5], &done) || !integer(args[6], &begin) ||
+        !integer(args[7], &end) || !integer(args[8], &base) || !integer(args[9], &least))
+        return NULL;
+    if (!id_table(args, &tables[0], &held) || !id_table(args + 2, &tables[1], &held))
+        ;
+    else if (begin < 0 || end < begin || end > tables[0].size)
+        PyErr_SetString(PyExc_IndexError, "these places are not in the table");
+    else {
+        npy_intp taken = 0, kept = 0;
+        int64_t lowest = INT64_MAX;
+        int room = 1;
+        NPY_BEGIN_THREADS_DEF;
+        NPY_BEGIN_THREADS_THRESHOLDED(end - begin);
+        for (npy_intp at = begin; at < end && room; at += CARRIED) {
+            npy_intp stop = end - at < CARRIED ? end : at + CARRIED;
+            room = carry_some(tables, first, done, at, stop, base, least, &taken, &kept, &lowest);
+        }
+        NPY_END_THREADS;
+        if (room)
+            result = Py_BuildValue("nnL", (Py_ssize_t)taken, (Py_ssize_t)kept, (long long)lowest);
+        else
+            PyErr_SetString(PyExc_ValueError, "the table is full");
+    }
+    let_go(&held);
+    return result;
+}

@@ -112,6 +112,29 @@ def take_out(words: U64, highs: Array, begin: int, end: int, base: int) -> tuple
     return found
 
 
+def carry(
+    words: U64,
+    highs: Array,
+    new_words: U64,
+    new_highs: Array,
+    first: int,
+    done: int,
+    begin: int,
+    end: int,
+    base: int,
+    least: int,
+) -> tuple[int, int, int]:
+    """:func:`take_out` the entries at the places from ``begin`` to ``end``, and :func:`put` back those whose references
+    are at least ``least``; how many were taken out and put back, and the least reference of these (where there are
+    none, as large as can be).
+    """
+    hashes, refs = take_out(words, highs, begin, end, base)
+    kept = (refs >= least).nonzero()[0]
+    own = refs.take(kept)
+    put(words, highs, new_words, new_highs, first, done, hashes.take(kept), own, unique=False)
+    return len(refs), len(own), int(np.minimum.reduce(own, initial=2**63 - 1))
+
+
 def refs_at(words: U64, highs: Array, at: I64, base: int) -> I64:
     """The references at these places; where there are no high halves, all are at least ``base``."""
     low = words.take(at)
