@@ -451,8 +451,7 @@ class Lane:
         floors = []
         for query in self.queries:
             kept = self.policy.retention(query.pattern.window)
-            least = proofs.least(query.types) - query.pattern.window
-            floors.append(least if kept is None else clock - kept)
+            floors.append(proofs.least(query.types) - query.pattern.window if kept is None else clock - kept)
         return max(min(floors), BEGINNING)
 
     def buffered(self) -> int:

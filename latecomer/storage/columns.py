@@ -146,10 +146,13 @@ class Buffer(kernels.Span):
 
     def _go_back(self) -> None:
         """Let the values move to the beginning of the memory that was not given back."""
-        used, end = max(self._used, self._end), self._room.given + len(self)
-        self._data[self._room.given : end] = self.live()
-        lap = self._end - self._room.given
-        self._start, self._end, self._used = self._room.given, end, used
+        used, begin, end = max(self._used, self._end), self._room.given, self._room.given + len(self)
+        away = max(self._start - begin, 1)
+        for at in range(begin, end, away):  # so many that they lie apart: else there would be a copy between
+            stop = min(at + away, end)
+            self._data[at:stop] = self._data[at + away : stop + away]
+        lap = self._end - begin
+        self._start, self._end, self._used = begin, end, used
         if used - self._start > 2 * lap:  # far less is needed now
             self._move(0)
 

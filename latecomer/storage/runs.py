@@ -1,8 +1,8 @@
 """Runs: events sorted by code, few runs of sizes that grow geometrically, so that looking in all of them is cheap.
 
-Runs that are short are merged as soon as another one comes behind them. Merging long ones would let a batch wait for
-far more events than it brought. So that becomes a *task*: it goes on by some events with each batch, its sources stay
-where they are, and what it has made takes their place once it is whole. Dropping events from a time on is a task too,
+Runs that are short are merged as soon as another one comes behind them, and so are longer ones behind which a long one
+comes. Merging others would let a batch wait for far more events than it brought. So that becomes a *task*: it goes on
+by some events with each batch, its sources stay where they are, and what it has made takes their place once it is whole. Dropping events from a time on is a task too,
 with one source. Tasks are a stack: one that begins later is about shorter runs, behind those of the others, and comes
 first. What a task has made so far is nothing that anybody else needs to know: state is saved without it.
 
@@ -79,8 +79,10 @@ class _Task:
         return self._seen + self._seen_more == len(self.codes)
 
     def result(self) -> Run:
-        floor = max(self.floor, min([source.floor for source in self.sources]))
-        return Run(self.codes[: self.made], self.refs[: self.made], floor)
+        floor, made = max(self.floor, min([source.floor for source in self.sources])), self.made
+        if made == len(self.codes):
+            return Run(self.codes, self.refs, floor)
+        return Run(self.codes[:made], self.refs[:made], floor)
 
 
 class Runs:
@@ -112,10 +114,12 @@ class Runs:
         """Whether there is a task."""
         return bool(self._tasks)
 
-    def add(self, run: Run) -> None:
-        """Take in the newest run. Amortised O(log n) per event, in tasks and here."""
-        self.all.append(Run(run.codes, run.refs, self._floor))
-        self._fold(whole=False)
+    def add(self, run: Run, most: int = 0) -> int:
+        """Take in the newest run; returns how many events are gone, since they were before the floor. Amortised O(log n)
+        per event, in tasks and here. ``most``: so many events may be gone through here, or more where that is no task.
+        """
+        self.all.append(Run(run.codes, run.refs, self._floor) if self._floor else run)
+        return self._fold(whole=False, most=most)
 
     def purge(self, floor: int) -> int:
         """Drop what is before ``floor`` within the slice, some of it in tasks; returns how many events are gone. While
@@ -145,24 +149,38 @@ class Runs:
 
     def _end(self) -> int:
         """What the last task has made takes the place of its sources."""
-        task = self._tasks.pop()
-        run = task.result()
-        self.all[task.at : task.end] = [run] if len(run) else []
-        return len(task.codes) - len(run)
+        return self._replace(self._tasks.pop())
 
-    def _fold(self, whole: bool) -> None:
-        """Merge runs whose next one is too long for them, the shortest first; ``whole``: not only the last ones."""
+    def _replace(self, task: _Task) -> int:
+        run = task.result()
+        self.all[task.at : task.end] = [run] if task.made else []
+        return len(task.codes) - task.made
+
+    def _fold(self, whole: bool, most: int = 0) -> int:
+        """Merge runs whose next one is too long for them, the shortest first; returns how many events are gone by that.
+        ``whole``: not only the last ones.
+        """
+        gone, runs = 0, self.all
         first = self._tasks[-1].end if self._tasks else 0
-        for at in range(len(self.all) - 2, first - 1, -1):
-            one, other = self.all[at], self.all[at + 1]
+        for at in range(len(runs) - 2, first - 1, -1):
+            if at + 1 == len(runs):  # nothing was left of what was merged
+                continue
+            one, other = runs[at], runs[at + 1]
             size, next_size = len(one.codes), len(other.codes)
             if size < _TAIL or size < _GROWTH * next_size:
-                if size + next_size > _AT_ONCE:
+                if size + next_size > max(_AT_ONCE, most):
                     self._tasks.append(_Task(at, (one, other), self._floor, self._mask))
-                    return
-                self.all[at : at + 2] = [merged(one, other)]
+                    break
+                most -= size + next_size
+                if not whole and one.floor < self._floor:  # then others behind it are none that may be too long for it
+                    task = _Task(at, (one, other), self._floor, self._mask)
+                    task.go_on(size + next_size)
+                    gone += self._replace(task)
+                else:
+                    runs[at : at + 2] = [merged(one, other)]
             elif not whole:
-                return
+                break
+        return gone
 
     def _sweep(self) -> int:
         """Drop what is before the floor, where no other task is; returns how many events are gone."""

@@ -251,10 +251,10 @@ class Store:
             return
         came = recent.count
         self._latest[0] = recent.latest
-        for number, codes, refs in recent.take():
-            self._commit(number, Run(codes, refs))
-        self._moved()
         self._sizes[0] += came
+        self._moved()
+        for number, codes, refs in recent.take():
+            self._commit(number, Run(codes, refs), came)
         if self._working:
             self._work(came)
 
@@ -294,24 +294,27 @@ class Store:
             frame = self._frames[number] = Frame(self.layout.mask)
         return frame
 
-    def _commit(self, number: int, run: Run) -> None:
+    def _commit(self, number: int, run: Run, came: int) -> None:
+        """A run goes into its frame; in all, so many events came."""
         frame = self._frame(number)
-        frame.old.add(run)
-        if frame.old.busy:
+        gone = frame.old.add(run, _RATE * came)
+        if gone:
+            self._dropped(number, frame, gone)
+        elif frame.old.busy:
             self._working.setdefault(number, frame)
 
     def commit(self) -> None:
         """Make the staged events part of the committed state, and go on with tasks."""
         came = self._sizes[1]
         if self._dirty:
+            self._sizes = [self._sizes[0] + came, 0]
             for number in self._dirty:
                 frame = self._frames[number]
                 assert frame.new is not None
                 new, frame.new = frame.new, None
-                self._commit(number, new)
+                self._commit(number, new, came)
             self._dirty = []
             self._moved()
-            self._sizes = [self._sizes[0] + came, 0]
             self._latest = [max(self._latest), -(2**63)]
             self.staged = _NOTHING
         if self._working:
@@ -375,14 +378,15 @@ class Store:
     def source(self, view: View) -> list[kernels.Run]:
         """The events of a view that are later than :attr:`away_until`, as compiled kernels want them."""
         self._take_in()
-        if view not in self._listed:
-            slices: Iterable[int] = self.frames
+        listed = self._listed.get(view)
+        if listed is None:
+            slices: Iterable[int] = self._frames
             if self._pager is not None:
-                slices = list(self.frames.irange((self.away_until >> self.layout.bits) + 1))
+                slices = list(self._frames.irange((self.away_until >> self.layout.bits) + 1))
                 for number in slices:
-                    self.frames[number].touched = self._pager.turn
-            self._listed[view] = self._in_slices(slices, view)
-        return self._listed[view]
+                    self._frames[number].touched = self._pager.turn
+            listed = self._listed[view] = self._in_slices(slices, view)
+        return listed
 
     def _runs(self, keys: U64, lo: I64, hi: I64, view: View) -> list[kernels.Run]:
         """The runs of a view, as kernels want them, that hold all events which rows from ``lo`` to ``hi`` may find."""
@@ -409,7 +413,8 @@ class Store:
         return self._in_slices(numbers.take(met).tolist(), view)
 
     def _in_slices(self, slices: Iterable[int], view: View) -> list[kernels.Run]:
-        return [(number, run.codes, run.refs) for number in slices for run in self.frames[number].runs(view)]
+        frames = self.frames
+        return [(number, run.codes, run.refs) for number in slices for run in frames[number].runs(view)]
 
     def _fetch(self, frame: Frame, keys: U64, begin: U64, after: U64) -> None:
         """Bring the saved runs into memory that may hold a key of a row with a stretch in this frame."""
@@ -425,15 +430,20 @@ class Store:
         Whole frames go at once. In the frame that the floor cuts, fresh runs are rewritten each time the floor has
         moved a quarter of a slice, so that the work per event stays constant and the excess is bounded.
         """
-        bits = self.layout.bits
-        while self.frames and (self.frames.peekitem(0)[0] + 1) << bits <= floor:
-            number, frame = self.frames.popitem(0)
+        bits, frames = self.layout.bits, self.frames
+        first: tuple[int, Frame] | None = None  # that is left
+        while frames:
+            number, frame = first = frames.peekitem(0)
+            if (number + 1) << bits > floor:
+                break
+            first = None
+            del frames[number]
             self._working.pop(number, None)
             self._sizes[0] -= len(frame)
             self._moved()
             self._free(frame.saved)
-        if self.frames and floor - self._purged >= 1 << (bits - 2):
-            number, frame = self.frames.peekitem(0)
+        if first is not None and floor - self._purged >= 1 << (bits - 2):
+            number, frame = first
             begin, purged = number << bits, frame.old.purged
             if floor <= begin:
                 self._purged = floor
@@ -451,9 +461,10 @@ class Store:
 
     def oldest(self) -> int | None:
         """No committed event is older than this; None when there is none."""
-        if not self.frames:
+        frames = self.frames
+        if not frames:
             return None
-        number, frame = self.frames.peekitem(0)
+        number, frame = frames.peekitem(0)
         begin = number << self.layout.bits
         return begin if frame.saved else max(begin, self._purged)  # what is saved is dropped with its frame
 
