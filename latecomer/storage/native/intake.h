@@ -171,6 +171,38 @@ static void add_words(const Field *field, int64_t n, uint64_t number, const uint
 }
 
 #define SOME_NAMES 64
+#define FEW_NAMES 16 /* so many are all looked at for each row, which is cheaper than to foresee where to stop */
+
+/* The first letters of a row's text as one word, without a branch where more letters follow in memory. */
+static inline uint64_t first_word(const Field *field, int64_t row, int64_t last)
+{
+    const int32_t *starts = field->values;
+    int64_t at = starts[row], length = starts[row + 1] - at;
+#ifdef LOADED
+    if (at + 8 <= last) {
+        uint64_t value;
+        LOADED(uint64_t, field->bytes + at, value);
+        return length > 7 ? value : value & ((UINT64_C(1) << (8 * length)) - 1);
+    }
+#endif
+    return word_of(length ? field->bytes + at : NULL, length);
+}
+
+/* The number of each text among a few `known` names, whose first letters are all they have; -1 where it is none. */
+static void number_few(const Field *field, int64_t n, const uint64_t *words, const int32_t *edges, npy_intp known,
+                       int64_t *out)
+{
+    const int32_t *starts = field->values;
+    int64_t last = starts[n];
+    for (int64_t i = 0; i < n; i++) {
+        int64_t number = -1;
+        int32_t length = starts[i + 1] - starts[i];
+        uint64_t own = first_word(field, i, last);
+        for (npy_intp j = 0; j < known; j++)
+            number = (words[j] == own) & (edges[j + 1] - edges[j] == length) ? j : number;
+        out[i] = number;
+    }
+}
 
 /* The number of each text among `known` names, -1 where it is none. */
 static void number_types(const Field *field, int64_t n, const int32_t *edges, const uint8_t *names, npy_intp known,
@@ -178,8 +210,15 @@ static void number_types(const Field *field, int64_t n, const int32_t *edges, co
 {
     const int32_t *starts = field->values;
     uint64_t words[SOME_NAMES]; /* their first letters, as one word: most names are told apart by these */
-    for (npy_intp j = 0; j < known && j < SOME_NAMES; j++)
+    int few = known <= FEW_NAMES;
+    for (npy_intp j = 0; j < known && j < SOME_NAMES; j++) {
         words[j] = word_of(names + edges[j], edges[j + 1] - edges[j]);
+        few &= edges[j + 1] - edges[j] <= 8;
+    }
+    if (few) {
+        number_few(field, n, words, edges, known, out);
+        return;
+    }
     for (int64_t i = 0; i < n; i++) {
         int64_t length = starts[i + 1] - starts[i];
         const uint8_t *bytes = length ? field->bytes + starts[i] : NULL;

@@ -204,10 +204,28 @@ static int make_names(ArrowArray *leaf, npy_intp n, const char *name, Py_ssize_t
     return edges != NULL;
 }
 
+/* The sixteen hexadecimal digits of a word. */
+static inline void put_digits(uint64_t value, char *to)
+{
+#ifdef LOADED
+    for (int half = 0; half < 2; half++) {
+        uint64_t word = value >> (half ? 0 : 32) & UINT32_MAX; /* its bytes, the highest first, are spread over 64 bits, */
+        word = word >> 24 | (word >> 8 & 0xFF00) | (word & 0xFF00) << 8 | (word & 0xFF) << 24;
+        word = (word | word << 16) & UINT64_C(0x0000FFFF0000FFFF);
+        word = (word | word << 8) & UINT64_C(0x00FF00FF00FF00FF);
+        word = (word >> 4 | word << 8) & UINT64_C(0x0F0F0F0F0F0F0F0F); /* then each one's halves */
+        word += UINT64_C(0x3030303030303030) + ((word + UINT64_C(0x0606060606060606)) >> 4 & UINT64_C(0x0101010101010101)) * 39;
+        memcpy(to + 8 * half, &word, sizeof word);
+    }
+#else
+    for (int shift = 60; shift >= 0; shift -= 4)
+        *to++ = "0123456789abcdef"[(value >> shift) & 15];
+#endif
+}
+
 static int make_match_ids(ArrowArray *leaf, npy_intp n, npy_intp each, const ArrowArray *elements, const Ids *ids,
                           const uint64_t *name)
 {
-    static const char digits[] = "0123456789abcdef";
     char *letters;
     int32_t *edges = make_texts(leaf, n, 32 * n, &letters);
     for (npy_intp row = 0; edges && row < n; row++) {
@@ -215,8 +233,8 @@ static int make_match_ids(ArrowArray *leaf, npy_intp n, npy_intp each, const Arr
             uint64_t value = name[half];
             for (npy_intp i = row * each; i < (row + 1) * each; i++)
                 value = mix(value * GOLDEN + id_hash(elements, ids, i, (uint64_t)(half + 1) * GOLDEN));
-            for (int shift = 60; shift >= 0; shift -= 4)
-                *letters++ = digits[(value >> shift) & 15];
+            put_digits(value, letters);
+            letters += 16;
         }
         edges[row + 1] = (int32_t)(32 * (row + 1));
     }
