@@ -150,6 +150,13 @@ def test_ids_are_taken_out_alike(marks, wide, base, data):
         NATIVE.take_out(table, highs, begin, len(marks) + 1, base)
 
 
+@given(st.lists(st.integers(-3, 9), max_size=80), st.integers(-4, 10), st.integers(1, 40))
+def test_what_is_before_the_first_time_that_is_kept_is_counted_alike(given_ts, floor, times):
+    ts = np.array(given_ts * times, np.int64)
+    n = next((i for i, t in enumerate(ts.tolist()) if t >= floor), len(ts))
+    assert PLAIN.below(ts, floor) == NATIVE.below(ts, floor) == n
+
+
 @given(
     st.lists(st.integers(0, 12), max_size=60),
     st.booleans(),
@@ -183,7 +190,8 @@ def test_ids_are_carried_alike(marks, wide, base, first, done, data):
     before, told = PLAIN.refs_at(start[0], high[0], start[0][begin:end].nonzero()[0] + begin, base), found[0][0]
     kept = before[before >= least].tolist()
     assert told == (len(before), len(kept), min(kept, default=2**63 - 1))
-    assert sorted(ref for some in found[0][1] for _, ref in some) == sorted({*own.tolist()} - {*before.tolist()} | {*kept})
+    left = {*own.tolist()} - {*before.tolist()} | {*kept}
+    assert sorted(ref for some in found[0][1] for _, ref in some) == sorted(left)
     with pytest.raises(IndexError):
         NATIVE.carry(start[0], high[0], start[1], high[1], *hand, begin, size + 1, base, least)
 
@@ -218,6 +226,18 @@ def test_many_events_are_arranged_alike(n, span, keys):
 def test_runs_are_merged_alike(some, more):
     a, b = (np.sort(e[0] | (e[1] & 15).view(np.uint64)) for e in (some, more))
     same("merge", a, some[2], b, more[2] + 100)
+
+
+lengths = st.integers(0, 1_500)
+
+
+@given(lengths, lengths, st.sampled_from([3, 300, 2**62]), st.integers(0, 2**32), st.booleans())
+def test_long_runs_are_merged_alike(n, m, most, seed, apart):
+    """Whose parts are merged in turns; ``apart``: where one of the two is behind the other."""
+    rng = np.random.default_rng(seed)
+    a, b = np.sort(rng.integers(0, most, n, np.uint64)), np.sort(rng.integers(0, most, m, np.uint64))
+    same("merge", a, np.arange(n), b + np.uint64(most * apart), np.arange(m) + n)
+    same("merge", a + np.uint64(most * apart), np.arange(n), b, np.arange(m) + n)
 
 
 @given(events(), events(), st.integers(1, 40), st.integers(0, 15), st.integers(0, 20))

@@ -24,7 +24,7 @@ from latecomer.storage.twins.hashes import (
 )
 from latecomer.storage.twins.ids import carry, gone_over, highs_of, homes, marks_of, put, refs_at, take_out, words_of
 from latecomer.storage.twins.intake import judge, pick
-from latecomer.storage.twins.payload import equal_texts, equal_words, reached
+from latecomer.storage.twins.payload import below, equal_texts, equal_words, reached
 from latecomer.storage.twins.runs import (
     Arranged,
     Run,
@@ -50,6 +50,7 @@ __all__ = [
     "Span",
     "arrange",
     "arrange_each",
+    "below",
     "carry",
     "codes_in",
     "combine",
@@ -124,6 +125,7 @@ TWINS = (
     "arrange_each",
     "judge",
     "reached",
+    "below",
     "Span",
 )
 

@@ -42,7 +42,6 @@ Bools = npt.NDArray[np.bool_]
 _NOT_RAW: Mapping[str, Raw | None] = {}
 _FIRST_LOOK = 1_024  # events; below this a look is not worth its call
 _OFTEN = 128  # the log is looked at when it has grown by this part
-_PIECE = 4_096  # events that a look examines together
 _AT_ONCE = 1 << 16  # events that are looked at together where all of them are
 _NONE = np.zeros(0, np.int64)
 
@@ -270,7 +269,7 @@ class EventLog:
             self.pages.drop_before(floor)
         if len(self._ts) < self._look_at:
             return
-        n = self._below(floor)
+        n = kernels.below(self._ts.live(), floor)
         if n:
             for own in (self._ts, self._types, self._content):
                 own.drop(n)
@@ -281,15 +280,6 @@ class EventLog:
                 self._sparse = Numbers(self._sparse.all()[n:])
         part = _OFTEN if not len(self._sparse) else 2  # those numbers are listed afresh
         self._look_at = len(self._ts) + max(_FIRST_LOOK, len(self._ts) // part)
-
-    def _below(self, floor: int) -> int:
-        """How many events there are before the first one whose time is not below ``floor``."""
-        ts = self._ts.live()
-        for begin in range(0, len(ts), _PIECE):
-            kept = ts[begin : begin + _PIECE] >= floor
-            if some(kept):
-                return begin + int(kept.argmax())
-        return len(ts)
 
     def compact(self, live: I64) -> None:
         """Keep only the events with these numbers (ascending) in memory. O(n)."""

@@ -2,9 +2,10 @@
 
 Runs that are short are merged as soon as another one comes behind them, and so are longer ones behind which a long one
 comes. Merging others would let a batch wait for far more events than it brought. So that becomes a *task*: it goes on
-by some events with each batch, its sources stay where they are, and what it has made takes their place once it is whole. Dropping events from a time on is a task too,
-with one source. Tasks are a stack: one that begins later is about shorter runs, behind those of the others, and comes
-first. What a task has made so far is nothing that anybody else needs to know: state is saved without it.
+by some events with each batch, its sources stay where they are, and what it has made takes their place once it is
+whole. Dropping events from a time on is a task too, with one source. Tasks are a stack: one that begins later is about
+shorter runs, behind those of the others, and comes first. What a task has made so far is nothing that anybody else
+needs to know: state is saved without it.
 
 Invariants (``_check``): runs are sorted; each run that no task has is at least twice as long as the next one; the
 sources of tasks are neighbours, those of each task behind those of the one before.
@@ -115,8 +116,8 @@ class Runs:
         return bool(self._tasks)
 
     def add(self, run: Run, most: int = 0) -> int:
-        """Take in the newest run; returns how many events are gone, since they were before the floor. Amortised O(log n)
-        per event, in tasks and here. ``most``: so many events may be gone through here, or more where that is no task.
+        """Take in the newest run; returns how many events are gone, which were before the floor. Amortised O(log n) per
+        event. ``most``: so many events may be gone through at once, if that is more than what is no task.
         """
         self.all.append(Run(run.codes, run.refs, self._floor) if self._floor else run)
         return self._fold(whole=False, most=most)

@@ -57,7 +57,7 @@ static PyMethodDef methods[] = {
     METHOD(scramble),     METHOD(combine),  METHOD(hash_texts),  METHOD(text_words),   METHOD(text_numbers),
     METHOD(match_digits), METHOD(put),      METHOD(take_out),    METHOD(carry),        METHOD(arrange),      METHOD(arrange_each),
     METHOD(merge),        METHOD(merge_on), METHOD(join),        METHOD(nearest),      METHOD(equal_words),
-    METHOD(equal_texts),  METHOD(reached),  METHOD(fuse),        METHOD(fuse_build),   METHOD(sift),
+    METHOD(equal_texts),  METHOD(reached),  METHOD(below),  METHOD(fuse),        METHOD(fuse_build),   METHOD(sift),
     METHOD(sow),          METHOD(held),     METHOD(ranks),       METHOD(pick),         METHOD(judge),
     METHOD(program),      METHOD(follow),   METHOD(follow_each), METHOD(resume),       METHOD(read_rows),
     METHOD(write_changes), METHOD(plan),    METHOD(step),        {NULL, NULL, 0, NULL},

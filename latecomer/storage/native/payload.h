@@ -116,3 +116,30 @@ static PyObject *reached(PyObject *self, PyObject *const *args, Py_ssize_t count
     let_go(&held);
     return result;
 }
+
+#define BLOCK 64 /* values that are looked at without a branch */
+
+/* below(ts, floor) -> how many values there are before the first one that is not below `floor` */
+static PyObject *below(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    Held held = {{0}, 0};
+    npy_intp n = -1, at = 0;
+    int64_t floor;
+    if (!expects(count, 2) || !integer(args[1], &floor))
+        return NULL;
+    const int64_t *ts = array(args[0], 8, &n, &held);
+    PyObject *result = NULL;
+    if (ts != NULL) {
+        for (int kept = 0; at + BLOCK <= n; at += BLOCK) {
+            for (int i = 0; i < BLOCK; i++)
+                kept |= ts[at + i] >= floor;
+            if (kept)
+                break;
+        }
+        while (at < n && ts[at] < floor)
+            at++;
+        result = PyLong_FromSsize_t(at);
+    }
+    let_go(&held);
+    return result;
+}

@@ -247,12 +247,56 @@ typedef struct {
 
 #define RARE 8 /* one of the others among so many: their places are looked up, and what lies between is copied */
 
+/* How far a merge has come, and how far it goes: places in both runs. What is merged goes to where they add up to. */
+typedef struct {
+    npy_intp i, j, end, other_end;
+} Lane;
+
+#define IN_PARTS 512 /* events; merging less is not worth the search for the parts */
+
+/* How many of the first run are among the first `n` events of both. */
+static npy_intp first_among(const Sorted *one, const Sorted *other, npy_intp n)
+{
+    npy_intp low = n > other->n ? n - other->n : 0, high = n < one->n ? n : one->n;
+    while (low < high) {
+        npy_intp middle = low + (high - low) / 2;
+        if (one->codes[middle] <= other->codes[n - middle - 1])
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Merge the next event, without a branch, since which comes next is anybody's guess. */
+static inline void merge_next(const uint64_t *codes, const int64_t *refs, const uint64_t *more, const int64_t *more_refs,
+                              npy_intp *i, npy_intp *j, uint64_t *to, int64_t *to_refs)
+{
+    uint64_t code = codes[*i], other = more[*j];
+    int64_t ref = refs[*i], other_ref = more_refs[*j], second = other < code;
+    to[*i + *j] = second ? other : code;
+    to_refs[*i + *j] = second ? other_ref : ref;
+    *i += 1 - second;
+    *j += second;
+}
+
+/* Merge what is left. */
+static void merge_rest(const Sorted *one, const Sorted *other, Lane own, uint64_t *codes, int64_t *refs)
+{
+    while (own.i < own.end && own.j < own.other_end)
+        merge_next(one->codes, one->refs, other->codes, other->refs, &own.i, &own.j, codes, refs);
+    const Sorted *left = own.i < own.end ? one : other;
+    npy_intp from = own.i < own.end ? own.i : own.j, n = own.end - own.i + own.other_end - own.j;
+    memcpy(codes + own.i + own.j, left->codes + from, (size_t)n * sizeof *codes);
+    memcpy(refs + own.i + own.j, left->refs + from, (size_t)n * sizeof *refs);
+}
+
 /* Two runs as one; of equal codes those of the first come first. */
 static void merged(Sorted one, Sorted other, uint64_t *codes, int64_t *refs)
 {
-    npy_intp i = 0, j = 0, at = 0;
+    npy_intp total = one.n + other.n, i = 0, at = 0;
     if (other.n * RARE <= one.n) {
-        for (; j < other.n; j++) {
+        for (npy_intp j = 0; j < other.n; j++) {
             uint64_t code = other.codes[j];
             npy_intp stop = code == UINT64_MAX ? one.n : seek(one.codes, one.n, code + 1, i);
             memcpy(codes + at, one.codes + i, (stop - i) * sizeof *codes);
@@ -262,32 +306,56 @@ static void merged(Sorted one, Sorted other, uint64_t *codes, int64_t *refs)
             codes[at] = code;
             refs[at++] = other.refs[j];
         }
+        merge_rest(&one, &other, (Lane){i, other.n, one.n, other.n}, codes, refs);
+        return;
     }
-    while (i < one.n && j < other.n) { /* without a branch, since which comes next is anybody's guess */
-        uint64_t code = one.codes[i], more = other.codes[j];
-        int64_t ref = one.refs[i], more_ref = other.refs[j], second = more < code;
-        codes[at] = code ^ ((code ^ more) & (uint64_t)-second);
-        refs[at++] = ref ^ ((ref ^ more_ref) & -second);
-        i += 1 - second;
-        j += second;
+    if (total < IN_PARTS) {
+        merge_rest(&one, &other, (Lane){0, 0, one.n, other.n}, codes, refs);
+        return;
     }
-    if (i < one.n) {
-        memcpy(codes + at, one.codes + i, (one.n - i) * sizeof *codes);
-        memcpy(refs + at, one.refs + i, (one.n - i) * sizeof *refs);
-    } else {
-        memcpy(codes + at, other.codes + j, (other.n - j) * sizeof *codes);
-        memcpy(refs + at, other.refs + j, (other.n - j) * sizeof *refs);
+    /* Four parts go on in turns, so that none waits for what it has just looked at. */
+    npy_intp first = first_among(&one, &other, total / 4), second = first_among(&one, &other, total / 2),
+             third = first_among(&one, &other, total / 4 * 3);
+    Lane a = {0, 0, first, total / 4 - first}, b = {first, total / 4 - first, second, total / 2 - second},
+         c = {second, total / 2 - second, third, total / 4 * 3 - third},
+         d = {third, total / 4 * 3 - third, one.n, other.n};
+    const uint64_t *p = one.codes, *q = other.codes;
+    const int64_t *r = one.refs, *t = other.refs;
+#define STEPS(lane) (lane.end - lane.i < lane.other_end - lane.j ? lane.end - lane.i : lane.other_end - lane.j)
+    for (;;) {
+        npy_intp steps = STEPS(a), more = STEPS(b);
+        steps = more < steps ? more : steps;
+        more = STEPS(c);
+        steps = more < steps ? more : steps;
+        more = STEPS(d);
+        steps = more < steps ? more : steps;
+        if (!steps)
+            break;
+        npy_intp ai = a.i, aj = a.j, bi = b.i, bj = b.j, ci = c.i, cj = c.j, di = d.i, dj = d.j;
+        while (steps--) {
+            merge_next(p, r, q, t, &ai, &aj, codes, refs);
+            merge_next(p, r, q, t, &bi, &bj, codes, refs);
+            merge_next(p, r, q, t, &ci, &cj, codes, refs);
+            merge_next(p, r, q, t, &di, &dj, codes, refs);
+        }
+        a.i = ai, a.j = aj, b.i = bi, b.j = bj, c.i = ci, c.j = cj, d.i = di, d.j = dj;
     }
+#undef STEPS
+    merge_rest(&one, &other, a, codes, refs);
+    merge_rest(&one, &other, b, codes, refs);
+    merge_rest(&one, &other, c, codes, refs);
+    merge_rest(&one, &other, d, codes, refs);
 }
 
-/* Drops what is before `floor` within its slice; returns how many events are left. */
-static npy_intp purged(uint64_t *codes, int64_t *refs, npy_intp n, uint64_t mask, uint64_t floor)
+/* Copy events but for those before `floor` within their slice, perhaps to where they are; returns how many. */
+static npy_intp purged(Sorted run, uint64_t *codes, int64_t *refs, uint64_t mask, uint64_t floor)
 {
     npy_intp left = 0;
-    for (npy_intp i = 0; i < n; i++) {
-        codes[left] = codes[i];
-        refs[left] = refs[i];
-        left += (codes[i] & mask) >= floor;
+    for (npy_intp i = 0; i < run.n; i++) {
+        uint64_t code = run.codes[i];
+        codes[left] = code;
+        refs[left] = run.refs[i];
+        left += (code & mask) >= floor;
     }
     return left;
 }
@@ -368,8 +436,12 @@ static PyObject *merge_on(PyObject *self, PyObject *const *args, Py_ssize_t coun
             else if (last > end && other.n < m)
                 one.n = seek(one.codes, one.n, end + 1, one.n);
         }
-        merged(one, other, codes, refs);
-        made += floor ? purged(codes, refs, one.n + other.n, mask, floor) : one.n + other.n;
+        Sorted both = one;
+        if (!floor || other.n) {
+            merged(one, other, codes, refs);
+            both = (Sorted){codes, refs, one.n + other.n};
+        }
+        made += floor ? purged(both, codes, refs, mask, floor) : both.n;
         NPY_END_THREADS;
         result = Py_BuildValue("LLL", (long long)made, (long long)(begin + one.n), (long long)(more + other.n));
     }

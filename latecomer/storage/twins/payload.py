@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from latecomer.storage.twins.arrays import I64, TAIL, Array, Bools, words_in
 
 
@@ -43,3 +45,15 @@ def reached(refs: I64, first: int, ts: I64, types: Array, floors: I64) -> Bools:
     at = refs[found] - first
     found[found] = ts.take(at) >= floors.take(types.take(at))
     return found
+
+
+_PIECE = 4_096  # values that are examined together
+
+
+def below(ts: I64, floor: int) -> int:
+    """How many values there are before the first one that is not below ``floor``."""
+    for begin in range(0, len(ts), _PIECE):
+        kept = ts[begin : begin + _PIECE] >= floor
+        if np.count_nonzero(kept):
+            return begin + int(kept.argmax())
+    return len(ts)
