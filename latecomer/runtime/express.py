@@ -158,6 +158,9 @@ class Express:
             for lane in self._lanes:
                 lane.purge(self._engine.time.proofs)
         self._engine.purge()
+        if self._step is not None:  # it would ask for this next, from where all of it is far away
+            for lane in self._lanes:
+                lane.expose()
 
     def process(self, batch: Batch, passed: Passed) -> Iterator[Piece]:
         """As :meth:`Engine.process`, of a batch that was read in one pass and has no event that is late."""

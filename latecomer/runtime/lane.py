@@ -332,6 +332,11 @@ class Lane:
         if all(store.whole for store in self.stores.values()) and self.stored() > 2 * self._after_proof + _FIRST_PURGE:
             self.purge_by_proof(proofs)
 
+    def expose(self) -> None:
+        """Show the stores' runs to compiled code."""
+        for store in self.stores.values():
+            store.expose()
+
     def purge_by_proof(self, proofs: Proofs) -> None:
         """Drop every event that :class:`ProofPurge` finds useless, until none is left. O(n log n) in the stored events.
 

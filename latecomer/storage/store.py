@@ -242,7 +242,8 @@ class Store:
         recent themselves. It adds those of small batches to the recent ones.
         """
         recent = self.recent
-        recent.runs, recent.latest = self.source(View.OLD), self._latest[0]
+        if recent.count or recent.runs is None:
+            recent.runs, recent.latest = self.source(View.OLD), self._latest[0]
 
     def _take_in(self) -> None:
         """What is recent goes into frames: so whoever asks anything of the store finds it there."""
@@ -413,7 +414,7 @@ class Store:
         return self._in_slices(numbers.take(met).tolist(), view)
 
     def _in_slices(self, slices: Iterable[int], view: View) -> list[kernels.Run]:
-        frames = self.frames
+        frames = self._frames
         return [(number, run.codes, run.refs) for number in slices for run in frames[number].runs(view)]
 
     def _fetch(self, frame: Frame, keys: U64, begin: U64, after: U64) -> None:
