@@ -36,7 +36,7 @@ def test_runs_hold_what_came_and_was_not_purged(at_once: int, steps: list[tuple[
                 refs = np.arange(n) + count
                 count += n
                 held |= dict(zip(refs.tolist(), codes.tolist(), strict=True))
-                own.add(Run(codes, refs))
+                gone += own.add(Run(codes, refs), choose.choice((0, 10, 1_000)))
             elif action == "go on" and own.busy:
                 gone += own.go_on(n)
             elif action == "purge" and own.purged is not None and n > floor:
