@@ -183,3 +183,18 @@ def test_many_names_of_types_are_told_apart(many):
     intake.prepare(set(), {"id"})
     numbers = {name: number for number, name in enumerate(names)}
     assert intake.read(rows, {}).types.tolist() == [numbers.get(kind, -1) for kind in kinds]
+
+
+@pytest.mark.parametrize("lengths", [range(1, 3), range(9), range(5, 9), range(8, 10)])
+@pytest.mark.parametrize("begin", [0, 1, 7])
+def test_few_short_names_of_types_are_told_apart(lengths, begin):
+    """By all their letters and how many they are, up to the last row, in a batch that begins anywhere."""
+    names = [letters[:length] for letters in ("abcdefghi", "\0\0\0\0\0\0\0\0\0") for length in lengths]
+    names = list(dict.fromkeys(names))[:16]
+    kinds = [*names, *(name + "\0" for name in names), *(name[:-1] + "x" for name in names), *names[::-1]]
+    rows = pa.record_batch({"kind": kinds, "at": pa.array(range(len(kinds))), "id": pa.array(range(len(kinds)))})
+    stream = lc.Stream(type="kind", ts="at", id="id", unit="ms")
+    intake = Intake(stream, tuple(names), fix_schema(stream, rows.schema, [], by_row=False))
+    intake.prepare(set(), {"id"})
+    numbers = {name: number for number, name in enumerate(names)}
+    assert intake.read(rows.slice(begin), {}).types.tolist() == [numbers.get(kind, -1) for kind in kinds[begin:]]
