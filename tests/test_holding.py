@@ -22,9 +22,22 @@ TEXTS = [
     "PATTERN SEQ(A a, !B b, C c, !D d) WHERE [k] AND c.x > a.x WITHIN 90 s",
 ]
 
+#: Where only patience makes matches wait.
+NOT_AT_THE_END = [
+    "PATTERN SEQ(A a, !B b, C c) WHERE [k] WITHIN 200 s",
+    "PATTERN SEQ(!D d, A a, C c) WHERE [k] AND d.x < 0.7 WITHIN 100 s",
+    "PATTERN SEQ(A a, B b, C c) WHERE [k] WITHIN 100 s",
+]
 
-def runtimes(count, *texts, max_delay="700 s"):
-    queries = [lc.Query(text, name=f"q{i}", level=lc.Aggressive(max_delay)) for i, text in enumerate(texts)]
+
+def runtimes(count, *texts, max_delay="700 s", patience=()):
+    """``patience``: of the levels at which each query is asked; none where it is empty."""
+    levels = [lc.Aggressive(max_delay, patience=p) for p in patience or [0]]
+    queries = [
+        lc.Query(text, name=f"q{i}" if level is levels[0] else f"q{i} at {level.patience}", level=level)
+        for level in levels
+        for i, text in enumerate(texts)
+    ]
     return [lc.Runtime(lc.Stream(id="id", unit="s"), queries) for _ in range(count)]
 
 
@@ -47,7 +60,7 @@ def events(n, seed, first, late=0.3, most=700, keys=4):
 @given(st.integers(0, 99), st.data())
 def test_matches_wait_the_same_on_roads_that_take_turns(seed, data):
     """Some batches take no step, since an id comes again; some look at all that waits; some go on from a snapshot."""
-    one, other = runtimes(2, *TEXTS)
+    one, other = runtimes(2, *TEXTS, *NOT_AT_THE_END, patience=[0, "50 s", "900 s"])
     first, sent = 0, []
     for number in range(data.draw(st.integers(20, 50))):
         n = data.draw(st.sampled_from([1, 1, 2, 5, 30, 200]))

@@ -111,7 +111,7 @@ class Lane:
             query.matcher = matcher_of(query.pattern, self.stores, layout, testers[query.number])
             query.holding = Holding(query.pattern, log, pager)
             query.plain = self._plain(query)
-            query.prompt = query.plain and not query.holding.waits_past_its_end
+            query.prompt = query.plain and not self._waits_in(query)
             if policy.proves:
                 query.purge = ProofPurge(query.pattern, self.stores.__getitem__, log)
         self._after_proof = 0  # events left by the last purge by proof
@@ -124,13 +124,15 @@ class Lane:
         self._users = {s: [q for q in self.queries if s in q.pattern.selections()] for s in self.stores}
 
     def _plain(self, query: QueryState) -> bool:
-        """Whether matches leave as soon as the clock has passed their last event, or the end of their window, whatever
-        else happens, and changes say no more than what they are made of.
-        """
-        level, holding = query.pattern.plan.level, query.holding
+        """Whether the clock alone says when matches leave, and changes say no more than what they are made of."""
+        level, by_clock = query.pattern.plan.level, isinstance(self.policy, AggressivePolicy) and not self._learns
         plain = isinstance(level, Aggressive) and level.corrections != "replace" and not self.amends
-        prompt = isinstance(self.policy, AggressivePolicy) and not self.policy.patient
-        return plain and prompt and not holding.outlives_its_killers
+        return plain and by_clock and not query.holding.outlives_its_killers
+
+    def _waits_in(self, query: QueryState) -> bool:
+        """Whether there may be matches that do not leave as soon as the clock has passed their last event."""
+        patient = isinstance(self.policy, AggressivePolicy) and self.policy.patient
+        return bool(query.negatives) and (patient or query.holding.waits_past_its_end)
 
     # --- the step ----------------------------------------------------------------------------------------------------
 

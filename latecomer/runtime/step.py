@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from latecomer.consistency.policy import AggressivePolicy
 from latecomer.runtime.follow import CompiledMatcher
 from latecomer.runtime.lane import Lane
 from latecomer.runtime.reading import RowReader
@@ -154,7 +155,8 @@ def _queries(
                 return None
             waits = None
             if not query.prompt:
-                waits = query.holding, query.holding.recent, query.pattern.window
+                assert isinstance(lane.policy, AggressivePolicy)
+                waits = query.holding, query.holding.recent, lane.policy.wait
             orders = query.matcher.orders(places, columns, waits is not None)
             if not orders:
                 return None

@@ -36,7 +36,7 @@ typedef struct {
 
 /* A query. Where it has a name here its changes are written at once: with the hash of the name in two halves, times that are
  * multiplied by `factor` or divided by `divisor`, and ids that may be signed; into `slot`, until they are taken. Where its
- * pattern ends in a negation, matches wait until a `window` after their first event. */
+ * matches wait, each does until the clock has passed the scopes of its negations, which `check` knows, by `patience`. */
 typedef struct {
     int64_t number;
     const int64_t *parts;
@@ -50,7 +50,8 @@ typedef struct {
     ArrowArray slot;
     PyObject *holding;
     Waiting *waiting; /* NULL: matches leave at once */
-    int64_t window;
+    const Program *check;
+    int64_t patience;
 } Asker;
 
 /* The rows that count here: those whose key, the hashes of fields, has this rest after division by `of` (0: all count). */
@@ -248,20 +249,17 @@ static int plan_stocks(Plan *plan, PyObject *given)
     return 1;
 }
 
-/* Whether an order binds what it starts from: one component, or all parts of a match. */
-static int starts(const Order *order, const Asker *asker)
+/* Whether a program starts from the parts of matches that wait. */
+static int checks(const Program *program, const Asker *asker)
 {
-    const Program *program = order->program;
-    int fine = order->seed >= 0 ? program->bound == 1 : asker->waiting && program->bound == asker->each;
-    for (npy_intp i = 0; fine && order->seed < 0 && i < asker->each; i++)
+    int fine = asker->waiting && program->bound == asker->each;
+    for (npy_intp i = 0; fine && i < asker->each; i++)
         fine = program->bind[i] == asker->parts[i];
-    if (!fine)
-        PyErr_SetString(PyExc_TypeError, "an order starts from one component, or from matches that wait");
     return fine;
 }
 
 /* (program, whether matches come, stock of the seed or -1, stocks, views, columns) */
-static int plan_order(const Plan *plan, PyObject *given, const Asker *asker, Order *order)
+static int plan_order(const Plan *plan, PyObject *given, Asker *asker, Order *order)
 {
     PyObject **part = items(given, 6, "parts of an order");
     const Program *program = part ? PyCapsule_GetPointer(part[0], "latecomer.program") : NULL;
@@ -274,8 +272,13 @@ static int plan_order(const Plan *plan, PyObject *given, const Asker *asker, Ord
     order->gains = PyObject_IsTrue(part[1]);
     order->looks = calloc((size_t)(2 * program->sources + 1), sizeof *order->looks);
     order->columns = views ? plan_program(plan, program, part[5]) : NULL;
-    if (order->looks == NULL || order->columns == NULL || !starts(order, asker))
+    if (order->looks == NULL || order->columns == NULL ||
+        !(order->seed < 0 ? checks(program, asker) : program->bound == 1)) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "an order starts from one component, or from matches that wait");
         return 0;
+    }
+    asker->check = order->seed < 0 ? program : asker->check;
     for (int64_t i = 0; i < program->sources; i++)
         if (!place_below(stocks[i], plan->stocks, order->looks + 2 * i) ||
             !place_below(views[i], VIEWS, order->looks + 2 * i + 1))
@@ -298,13 +301,13 @@ static int plan_output(Asker *asker, PyObject *given)
     return !PyErr_Occurred();
 }
 
-/* How a query's matches wait: (holding, what waits, window), or None: they do not. */
+/* How a query's matches wait: (holding, what waits, patience), or None: they do not. */
 static int plan_waits(Asker *asker, PyObject *given)
 {
     if (given == Py_None)
         return 1;
     PyObject **part = items(given, 3, "parts of waiting");
-    if (!part || !integer(part[2], &asker->window))
+    if (!part || !integer(part[2], &asker->patience))
         return 0;
     if (!PyObject_TypeCheck(part[1], &WaitingType) || ((Waiting *)part[1])->parts != asker->each) {
         PyErr_SetString(PyExc_TypeError, "what waits has the parts of a query's matches");
@@ -331,8 +334,8 @@ static int plan_askers(Plan *plan, PyObject *given)
         for (npy_intp j = 0; j < asker->orders; j++)
             if (!plan_order(plan, PyTuple_GET_ITEM(part[2], j), asker, asker->order + j))
                 return 0;
-        if (asker->orders > MOST_ORDERS || asker->each > MOST_PARTS) {
-            PyErr_SetString(PyExc_TypeError, "so many orders, or components, are too many");
+        if (asker->orders > MOST_ORDERS || asker->each > MOST_PARTS || (asker->waiting && !asker->check)) {
+            PyErr_SetString(PyExc_TypeError, "too many orders, or components, or none to look again at matches that wait");
             return 0;
         }
     }

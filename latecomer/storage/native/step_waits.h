@@ -1,5 +1,5 @@
-/* What waits in a step: matches of a pattern that ends in a negation leave when the clock has passed their window, if they are
- * still alive then. `runtime/holding.py` says the same, and keeps those that wait elsewhere.
+/* What waits in a step: matches whose negations are not decided leave when the clock has passed their scopes, if they are still
+ * alive then. `runtime/holding.py` says the same, and keeps those that wait elsewhere.
  */
 
 /* Another row behind so many; NULL, with an exception: there is no memory. */
@@ -23,7 +23,7 @@ static int step_due(const Step *step, const Asker *asker, int64_t dense, Waits *
 {
     Waiting *waiting = asker->waiting;
     npy_intp width = row_width(waiting), parts = waiting->parts;
-    int64_t horizon = step->clock - 1;
+    int64_t horizon = step->clock - asker->patience - 1;
     if (waiting->until < horizon) {
         PyObject *drawn = PyObject_CallMethod(asker->holding, "draw", "L", (long long)horizon);
         if (drawn == NULL)
@@ -62,21 +62,48 @@ static int step_due(const Step *step, const Asker *asker, int64_t dense, Waits *
     return 1;
 }
 
+/* Where in a row of what was found the times are between which the scopes of negations lie, in pairs; 0, with an exception: not
+ * there. */
+static int scopes_at(const Program *found, const Program *check, npy_intp *place)
+{
+    int fine = 1;
+    for (int64_t i = 0; i < check->first.negations; i++) {
+        const Range *range = &check->first.negation[i].look.range;
+        place[2 * i] = found_at(found, range->from) + 1;
+        place[2 * i + 1] = found_at(found, range->to) + 1;
+        fine = fine && place[2 * i] > 0 && place[2 * i + 1] > 0;
+    }
+    if (!fine)
+        PyErr_SetString(PyExc_TypeError, "a component is asked for that an order does not bind");
+    return fine;
+}
+
+/* The last moment that a match waits for: the end of a scope, unless that holds no time. */
+static inline int64_t waits_until(const Program *check, const int64_t *row, const npy_intp *place)
+{
+    int64_t moment = INT64_MIN;
+    for (int64_t i = 0; i < check->first.negations; i++) {
+        const Range *range = &check->first.negation[i].look.range;
+        int64_t end = row[place[2 * i + 1]] + range->add_to;
+        if (row[place[2 * i]] + range->add_from <= end && end > moment)
+            moment = end;
+    }
+    return moment;
+}
+
 /* Keep of what an order has found only those matches that leave now or, where they are lost, that had left before: the
  * others that come wait, and the others that are lost will be found dead when they are due. */
 static int step_holds(const Step *step, const Asker *asker, const Order *order, Follow *f, Waits *waits)
 {
-    int64_t horizon = (order->gains ? step->clock : step->before) - 1;
-    npy_intp place[MOST_PARTS], kept = 0, width = row_width(asker->waiting);
+    int64_t horizon = (order->gains ? step->clock : step->before) - asker->patience - 1;
+    npy_intp place[MOST_PARTS], ends[2 * MOST_PARTS], kept = 0, width = row_width(asker->waiting);
+    if (!scopes_at(f->program, asker->check, ends))
+        return 0;
     for (npy_intp i = 0; i < asker->each; i++)
-        if ((place[i] = found_at(f->program, asker->parts[i])) < 0) {
-            PyErr_SetString(PyExc_TypeError, "a component is asked for that an order does not bind");
-            return 0;
-        }
+        place[i] = found_at(f->program, asker->parts[i]);
     for (npy_intp i = 0; i < f->count; i++) {
-        int64_t *own = f->found + i * f->width, last = own[place[asker->each - 1] + 1];
-        int64_t moment = (int64_t)((uint64_t)own[place[0] + 1] + (uint64_t)asker->window);
-        if (moment <= horizon || moment <= last) { /* a scope that holds no time has passed */
+        int64_t *own = f->found + i * f->width, moment = waits_until(asker->check, own, ends);
+        if (moment <= horizon) {
             memmove(f->found + kept++ * f->width, own, (size_t)f->width * sizeof *own);
             continue;
         }
