@@ -131,6 +131,10 @@ STEPS = {
     "two keys": "PATTERN SEQ(A a, B b, C c) WHERE [k] AND [note] WITHIN 60 s",
     "condition": "PATTERN SEQ(A a, D d) WHERE a.k = d.k AND a.j < d.j WITHIN 20 s",
     "nulls": "PATTERN SEQ(A a, !B b, D d) WHERE [place] AND (a.good OR a.y > d.y) WITHIN 60 s RETURN a.note AS note",
+    "trailing": "PATTERN SEQ(A a, C c, !B b) WHERE [k] AND b.j <> 1 WITHIN 30 s",
+    "overdue": "PATTERN SEQ(A a, !B b) WHERE [k] AND a.x > 0.5 WITHIN 70 s",
+    "two negations": "PATTERN SEQ(A a, !D d, C c, !B b) WHERE [k] WITHIN 20 s",
+    "two that end it": "PATTERN SEQ(B b, !A a, !D d) WHERE [name] AND (a.y IS NULL OR a.y < 0.6) WITHIN 50 s",
     "null": "PATTERN SEQ(B b, D d) WHERE [k] AND b.y IS NULL AND NOT (d.good = true) WITHIN 30 s",
 }
 
@@ -160,8 +164,8 @@ def named(batch):
 )
 def test_batches_say_the_same_in_one_step(sizes, n, identified):
     """Against the express road's own kernels, and against the road with all steps; restored crosswise now and then."""
-    levels = [lc.Aggressive("40 s"), lc.Aggressive("45 s")]
-    queries = [lc.Query(t, name=name, level=levels[i % 2]) for i, (name, t) in enumerate(STEPS.items())]
+    levels = [lc.Aggressive("40 s"), lc.Aggressive("45 s"), lc.Aggressive("40 s", patience="7 s")]
+    queries = [lc.Query(t, name=name, level=levels[i % 3]) for i, (name, t) in enumerate(STEPS.items())]
     runtimes = [lc.Runtime(lc.Stream(id="id" if identified else None, unit="s"), queries) for _ in range(3)]
     whole = named(stream(n, 40, 0.2, 11, twice=0.02 if max(sizes) < 10 else 0.0001))  # with one, a batch takes no step
     if not identified:
@@ -481,7 +485,7 @@ def test_wrong_plans_and_steps_are_refused():
         ((reading, log, (), ((None, recent, 0, a_key, None, ()),), (), None, 10, 10), "hashes"),
         ((reading, log, (), ((None, recent, 0, no_key, filter, ()),), (), None, 10, 10), "1 columns"),
         ((reading, log, (words,), ((None, recent, 0, no_key, filter, (0,)),), (), None, 10, 10), "what it is not"),
-        ((reading, log, (), (), ((0, np.zeros(1, np.int64), (1,), None),), None, 10, 10), "order"),
+        ((reading, log, (), (), ((0, np.zeros(1, np.int64), (1,), None, None),), None, 10, 10), "order"),
         ((reading, log, (), (), (), (0, 2, a_key), 10, 10), "portion"),
         ((reading, log, (), (), (), (0, 2, no_key), 10, 10), "portion"),
         ((reading, log, (), (), (), None, 63, 10), "slices"),

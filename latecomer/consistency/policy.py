@@ -159,6 +159,11 @@ class AggressivePolicy:
         """Whether matches may ever wait though their negations lie before the clock."""
         return self._patience.longest > 0
 
+    @property
+    def wait(self) -> int:
+        """How far the horizon is behind the clock now."""
+        return self._patience.wait
+
     def observe(self, arrivals: Arrivals, bound: I64) -> I64:
         return arrivals.clock - self.max_delay
 
@@ -169,7 +174,7 @@ class AggressivePolicy:
         return END
 
     def horizon(self, bound: int) -> int:
-        return self._clock - self._patience.wait - 1
+        return self._clock - self.wait - 1
 
     def floor(self, least: int, window: int) -> int:
         return self._clock - self.retention(window)
@@ -181,7 +186,7 @@ class AggressivePolicy:
         self._patience.learn(delays, matches)
 
     def facts(self) -> dict[str, Any]:
-        return {"patience": self._patience.wait}
+        return {"patience": self.wait}
 
     def dump(self) -> dict[str, Any]:
         return {"clock": self._clock, "patience": self._patience.dump()}

@@ -73,6 +73,9 @@ class _Paved:
         return self._program, sources, self._bits, columns, places, keys, refs, ts, PIECE, latest
 
 
+#: What ``native/plan.h`` calls the matches that are due, where others start from the events of a store.
+_DUE = -1
+
 #: How ``native/plan.h`` counts views.
 _VIEWS = {View.OLD: 0, View.NEW: 1, View.ALL: 2}
 
@@ -141,20 +144,19 @@ class CompiledMatcher(SequenceMatcher):
         counts, refs, ts = found
         return Answer(query, [(op, count) for op, count in zip(ops, counts, strict=True) if count], refs, ts)
 
-    def orders(self, stores: Mapping[Store, int], columns: Sequence[str]) -> tuple[Any, ...]:
+    def orders(self, stores: Mapping[Store, int], columns: Sequence[str], waits: bool) -> tuple[Any, ...]:
         """The join orders of :meth:`answer`, as ``native/plan.h`` reads them; empty where it has none.
 
-        ``stores``: their places; ``columns``: of the log.
+        ``stores``: their places; ``columns``: of the log; ``waits``: whether matches wait, and are looked at again.
         """
-        seeds = [*self._losing_from, *self._gaining_from]
-        lost = len(self._losing)
-        return tuple(
-            [
-                (program, number >= lost, stores[seeds[number]], *looks)
-                for number, road in enumerate(self._paved)
-                for program, *looks in [road.plan(stores, columns)]
-            ]
-        )
+        lost, seeds = len(self._losing), [*self._losing_from, *self._gaining_from]
+        roads = [(road, number >= lost, stores[seeds[number]]) for number, road in enumerate(self._paved)]
+        if waits and roads:
+            if self._checking is None:
+                return ()
+            roads.append((self._checking, True, _DUE))
+        plans = [(gains, seed, road.plan(stores, columns)) for road, gains, seed in roads]
+        return tuple([(program, gains, seed, *looks) for gains, seed, (program, *looks) in plans])
 
     def _gained(self, position: int, seeds: Rows, ordered: bool) -> Iterator[Rows]:
         road, seed = self._gaining[position][ordered], self._pattern.inserts[position].seed

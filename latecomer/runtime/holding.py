@@ -11,16 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from latecomer.consistency.clock import END
 from latecomer.runtime.pattern import Pattern
 from latecomer.runtime.rows import Rows
 from latecomer.runtime.sequence import scope
+from latecomer.storage import kernels
 from latecomer.storage.columns import I64, Array
 from latecomer.storage.log import EventLog
 from latecomer.storage.pager import Pager
 from latecomer.storage.store import Bools
 from latecomer.storage.timeline import Timeline
 
-_NO_SCOPE = np.int64(-(2**63))  # below every horizon, even before the clock has begun
+_NO_SCOPE = -(2**63)  # below every horizon, even before the clock has begun
+_PART = 64  # of a window: what is shown to steps ahead of time
 
 
 class Holding:
@@ -28,7 +31,11 @@ class Holding:
 
     def __init__(self, pattern: Pattern, log: EventLog, pager: Pager | None = None) -> None:
         self._pattern, self._log = pattern, log
-        self.timeline = Timeline(len(pattern.positives) + 1, pager)
+        self._timeline = Timeline(len(pattern.positives) + 1, pager)
+        #: What steps hold, and what they will ask for next: see :meth:`draw`.
+        self.recent: Any = None
+        if kernels.Waiting is not None and pager is None:
+            self.recent = kernels.Waiting(len(pattern.positives))
         kinds = {n.kind for n in pattern.plan.negations}
         self._trailing = "trailing" in kinds
         #: With a leading scope and a trailing one a match may wait so long that negatives in the leading scope are
@@ -36,7 +43,21 @@ class Holding:
         self.outlives_its_killers = {"leading", "trailing"} <= kinds
 
     def __len__(self) -> int:
-        return len(self.timeline)
+        return len(self._timeline) + (0 if self.recent is None else self.recent.count)
+
+    @property
+    def timeline(self) -> Timeline:
+        """All that waits: so whoever asks anything of it finds it there."""
+        if self.recent is not None and self.recent.until > _NO_SCOPE:
+            self._timeline.add(*self.recent.take())
+        return self._timeline
+
+    def draw(self, moment: int) -> None:
+        """Show to compiled code all that waits until ``moment``, and some more: each call has its price."""
+        moment += self._pattern.window // _PART
+        moments, columns = self._timeline.take(moment)
+        self.recent.add(moments, tuple(columns))
+        self.recent.until = moment if len(self._timeline) else END
 
     def ends(self, rows: Rows) -> list[I64]:
         """For each negation the last time of its scope, per row; a scope that holds no whole time has ended before
@@ -145,7 +166,7 @@ class Holding:
 
     @property
     def nbytes(self) -> int:
-        return self.timeline.nbytes
+        return self._timeline.nbytes + (0 if self.recent is None else int(self.recent.nbytes))
 
     def dump(self) -> Any:
         return self.timeline.dump()

@@ -67,7 +67,7 @@ class QueryState:
         self.negative_types = tuple(type_numbers[name] for name in self.negatives)
         self.type_of = {c.index: type_numbers[c.type] for c in pattern.components}
         self.stores: list[Store]
-        self.prompt = False
+        self.plain = self.prompt = False
         self.matcher: SequenceMatcher
         self.holding: Holding
         self.purge: ProofPurge
@@ -110,7 +110,8 @@ class Lane:
             query.stores = [self.stores[s] for s in query.pattern.selections()]
             query.matcher = matcher_of(query.pattern, self.stores, layout, testers[query.number])
             query.holding = Holding(query.pattern, log, pager)
-            query.prompt = self._prompt(query)
+            query.plain = self._plain(query)
+            query.prompt = query.plain and not self._waits_in(query)
             if policy.proves:
                 query.purge = ProofPurge(query.pattern, self.stores.__getitem__, log)
         self._after_proof = 0  # events left by the last purge by proof
@@ -122,14 +123,16 @@ class Lane:
         self.types = sorted({t for q in self.queries for t in q.types})
         self._users = {s: [q for q in self.queries if s in q.pattern.selections()] for s in self.stores}
 
-    def _prompt(self, query: QueryState) -> bool:
-        """Whether matches leave as soon as the clock has passed their last event, and changes say no more than what
-        they are made of.
-        """
-        level, holding = query.pattern.plan.level, query.holding
+    def _plain(self, query: QueryState) -> bool:
+        """Whether the clock alone says when matches leave, and changes say no more than what they are made of."""
+        level, by_clock = query.pattern.plan.level, isinstance(self.policy, AggressivePolicy) and not self._learns
         plain = isinstance(level, Aggressive) and level.corrections != "replace" and not self.amends
-        waits = holding.waits_past_its_end or holding.outlives_its_killers
-        return plain and isinstance(self.policy, AggressivePolicy) and not self.policy.patient and not waits
+        return plain and by_clock and not query.holding.outlives_its_killers
+
+    def _waits_in(self, query: QueryState) -> bool:
+        """Whether there may be matches that do not leave as soon as the clock has passed their last event."""
+        patient = isinstance(self.policy, AggressivePolicy) and self.policy.patient
+        return bool(query.negatives) and (patient or query.holding.waits_past_its_end)
 
     # --- the step ----------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from latecomer.consistency.policy import AggressivePolicy
 from latecomer.runtime.follow import CompiledMatcher
 from latecomer.runtime.lane import Lane
 from latecomer.runtime.reading import RowReader
@@ -143,14 +144,22 @@ def _filter(engine: Engine, selection: Selection) -> tuple[Any, tuple[int, ...]]
 def _queries(
     engine: Engine, lanes: list[Lane], columns: Sequence[str], stores: Collection[Store]
 ) -> tuple[Any, ...] | None:
-    """For each query its number, the components that changes name, its join orders, and how changes are written."""
+    """For each query its number, the components that changes name, its join orders, how changes are written, and how
+    matches wait.
+    """
     places = {store: place for place, store in enumerate(stores)}
     found = []
     for lane in lanes:
         for query in lane.queries:
-            orders = query.matcher.orders(places, columns) if isinstance(query.matcher, CompiledMatcher) else ()
-            if not query.prompt or not orders:
+            if not query.plain or not isinstance(query.matcher, CompiledMatcher):
+                return None
+            waits = None
+            if not query.prompt:
+                assert isinstance(lane.policy, AggressivePolicy)
+                waits = query.holding, query.holding.recent, lane.policy.wait
+            orders = query.matcher.orders(places, columns, waits is not None)
+            if not orders:
                 return None
             positives = np.array(query.pattern.positives, np.int64)
-            found.append((query.number, positives, orders, engine.output(query.number)))
+            found.append((query.number, positives, orders, engine.output(query.number), waits))
     return tuple(found)

@@ -48,6 +48,7 @@ __all__ = [
     "Recent",
     "Run",
     "Span",
+    "Waiting",
     "arrange",
     "arrange_each",
     "below",
@@ -130,7 +131,18 @@ TWINS = (
 )
 
 #: What is there in compiled form alone; None where it is not. What it means is said by modules of ``runtime/``.
-ALONE = ("program", "follow", "follow_each", "resume", "read_rows", "write_changes", "plan", "step", "Recent")
+ALONE = (
+    "program",
+    "follow",
+    "follow_each",
+    "resume",
+    "read_rows",
+    "write_changes",
+    "plan",
+    "step",
+    "Recent",
+    "Waiting",
+)
 
 #: The environment variable that chooses: ``numpy``, ``compiled`` (an error where it was not built), or nothing.
 SWITCH = "LATECOMER_KERNEL"
@@ -148,11 +160,13 @@ read_rows: Any = None
 #: Makes a whole record batch of changes (``native/output.h``); None: it takes one column after another.
 write_changes: Any = None
 
-#: A batch's whole way through an engine (``native/plan.h``, ``native/step.h``), and the events that it brings to
-#: a store (``native/recent.h``); None: it takes one kernel after another, as :mod:`latecomer.runtime.express` does.
+#: A batch's whole way through an engine (``native/plan.h``, ``native/step.h``), the events that it brings to a store
+#: (``native/recent.h``), and the matches that it holds (``native/waiting.h``); None: it takes one kernel after another,
+#: as :mod:`latecomer.runtime.express` does.
 plan: Any = None
 step: Any = None
 Recent: Any = None
+Waiting: Any = None
 
 
 def _choose(wanted: str) -> bool:

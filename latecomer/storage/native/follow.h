@@ -309,17 +309,32 @@ static void emit(Follow *f, npy_intp n)
     }
 }
 
+/* Take the next seeds that may find something first, at most so many, into the group; how many they are. Most are newer than
+ * all that is known. */
+static npy_intp gather_seeds(Follow *f, npy_intp most)
+{
+    const Program *program = f->program;
+    const Look *look = program->moves ? &program->move->look : NULL;
+    int bounded = look && program->bound == 1 && look->range.from == program->bind[0];
+    int64_t latest = bounded ? f->latest[look->source] : 0, add = bounded ? look->range.add_from : 0;
+    npy_intp n = 0, seed = f->seed;
+    for (; seed < f->n && n < most; seed++) {
+        f->group[n] = seed;
+        n += !bounded || f->seed_ts[0][seed] + add <= latest;
+    }
+    f->seed = seed;
+    return n;
+}
+
 /* Take the next seeds that stand, at most so many; how many they are. */
 static npy_intp take_seeds(Follow *f, npy_intp most)
 {
     const Program *program = f->program;
     const Move *first = &program->first;
-    npy_intp n = f->n - f->seed < most ? f->n - f->seed : most, kept = 0;
-    for (npy_intp i = 0; i < n; i++) {
-        f->group[i] = f->seed++;
+    npy_intp n = gather_seeds(f, most), kept = 0;
+    for (npy_intp i = 0; i < n; i++)
         for (int64_t b = 0; b < program->bound; b++)
             f->seed_place[b * GROUP + i] = foresee_values(f, program->bind[b], f->seed_refs[b][f->group[i]]);
-    }
     for (npy_intp i = 0; first->look.tests && i < n; i++) {
         bind_row(f, -1, i);
         if (tested(&f->bound, &first->look))

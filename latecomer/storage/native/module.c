@@ -4,7 +4,8 @@
  * `read_rows`, `write_changes` and `step` are the roads in NumPy and Arrow of `runtime/`); tests compare the two. Arguments are
  * one-dimensional arrays of 64-bit values unless said otherwise; a wrong shape or width raises
  * TypeError, and no function writes to an argument, except the tables of an id index, sieves, a run that is merged
- * some events at a time, and what a step adds to. Nothing here keeps state, but for the events of a Recent.
+ * some events at a time, and what a step adds to. Nothing here keeps state, but for the events of a Recent and the
+ * matches of a Waiting.
  * Loops over many rows run without the interpreter's lock.
  */
 #define PY_SSIZE_T_CLEAN
@@ -44,10 +45,12 @@
 #include "follow.h"
 #include "calls.h"
 #include "answers.h"
+#include "waiting.h"
 #include "plan.h"
 #include "step_rows.h"
 #include "step_log.h"
 #include "step_stores.h"
+#include "step_waits.h"
 #include "step_answers.h"
 #include "step.h"
 
@@ -69,7 +72,8 @@ PyMODINIT_FUNC PyInit__compiled(void)
 {
     import_array();
     PyObject *made = PyModule_Create(&module);
-    if (made == NULL || PyModule_AddType(made, &SpanType) < 0 || PyModule_AddType(made, &RecentType) < 0)
+    if (made == NULL || PyModule_AddType(made, &SpanType) < 0 || PyModule_AddType(made, &RecentType) < 0 ||
+        PyModule_AddType(made, &WaitingType) < 0)
         Py_CLEAR(made);
     return made;
 }

@@ -25,7 +25,8 @@ typedef struct {
     Source known;
 } Stock;
 
-/* A join order that starts from the new events of a stock, and what it looks at: pairs of (stock, view). */
+/* A join order that starts from the new events of a stock, or (-1) from the matches that are due, and what it looks at: pairs
+ * of (stock, view). */
 typedef struct {
     const Program *program;
     int gains;
@@ -34,7 +35,8 @@ typedef struct {
 } Order;
 
 /* A query. Where it has a name here its changes are written at once: with the hash of the name in two halves, times that are
- * multiplied by `factor` or divided by `divisor`, and ids that may be signed; into `slot`, until they are taken. */
+ * multiplied by `factor` or divided by `divisor`, and ids that may be signed; into `slot`, until they are taken. Where its
+ * matches wait, each does until the clock has passed the scopes of its negations, which `check` knows, by `patience`. */
 typedef struct {
     int64_t number;
     const int64_t *parts;
@@ -46,6 +48,10 @@ typedef struct {
     int64_t factor, divisor;
     int is_signed;
     ArrowArray slot;
+    PyObject *holding;
+    Waiting *waiting; /* NULL: matches leave at once */
+    const Program *check;
+    int64_t patience;
 } Asker;
 
 /* The rows that count here: those whose key, the hashes of fields, has this rest after division by `of` (0: all count). */
@@ -243,12 +249,22 @@ static int plan_stocks(Plan *plan, PyObject *given)
     return 1;
 }
 
-/* (program, whether matches come, stock of the seed, stocks, views, columns) */
-static int plan_order(const Plan *plan, PyObject *given, Order *order)
+/* Whether a program starts from the parts of matches that wait. */
+static int checks(const Program *program, const Asker *asker)
+{
+    int fine = asker->waiting && program->bound == asker->each;
+    for (npy_intp i = 0; fine && i < asker->each; i++)
+        fine = program->bind[i] == asker->parts[i];
+    return fine;
+}
+
+/* (program, whether matches come, stock of the seed or -1, stocks, views, columns) */
+static int plan_order(const Plan *plan, PyObject *given, Asker *asker, Order *order)
 {
     PyObject **part = items(given, 6, "parts of an order");
     const Program *program = part ? PyCapsule_GetPointer(part[0], "latecomer.program") : NULL;
-    if (program == NULL || !place_below(part[2], plan->stocks, &order->seed))
+    if (program == NULL || !integer(part[2], &order->seed) ||
+        (order->seed != -1 && !place_below(part[2], plan->stocks, &order->seed)))
         return 0;
     PyObject **stocks = items(part[3], program->sources, "stocks");
     PyObject **views = stocks ? items(part[4], program->sources, "views") : NULL;
@@ -256,11 +272,13 @@ static int plan_order(const Plan *plan, PyObject *given, Order *order)
     order->gains = PyObject_IsTrue(part[1]);
     order->looks = calloc((size_t)(2 * program->sources + 1), sizeof *order->looks);
     order->columns = views ? plan_program(plan, program, part[5]) : NULL;
-    if (order->looks == NULL || order->columns == NULL || program->bound != 1) {
+    if (order->looks == NULL || order->columns == NULL ||
+        !(order->seed < 0 ? checks(program, asker) : program->bound == 1)) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "an order starts from one component");
+            PyErr_SetString(PyExc_TypeError, "an order starts from one component, or from matches that wait");
         return 0;
     }
+    asker->check = order->seed < 0 ? program : asker->check;
     for (int64_t i = 0; i < program->sources; i++)
         if (!place_below(stocks[i], plan->stocks, order->looks + 2 * i) ||
             !place_below(views[i], VIEWS, order->looks + 2 * i + 1))
@@ -283,23 +301,41 @@ static int plan_output(Asker *asker, PyObject *given)
     return !PyErr_Occurred();
 }
 
-/* Each (number, parts, orders, output). */
+/* How a query's matches wait: (holding, what waits, patience), or None: they do not. */
+static int plan_waits(Asker *asker, PyObject *given)
+{
+    if (given == Py_None)
+        return 1;
+    PyObject **part = items(given, 3, "parts of waiting");
+    if (!part || !integer(part[2], &asker->patience))
+        return 0;
+    if (!PyObject_TypeCheck(part[1], &WaitingType) || ((Waiting *)part[1])->parts != asker->each) {
+        PyErr_SetString(PyExc_TypeError, "what waits has the parts of a query's matches");
+        return 0;
+    }
+    asker->holding = part[0];
+    asker->waiting = (Waiting *)part[1];
+    return 1;
+}
+
+/* Each (number, parts, orders, output, waits). */
 static int plan_askers(Plan *plan, PyObject *given)
 {
     if (!(plan->asker = entries(given, &plan->askers, sizeof *plan->asker)))
         return 0;
     for (npy_intp i = 0; i < plan->askers; i++) {
         Asker *asker = plan->asker + i;
-        PyObject **part = items(PyTuple_GET_ITEM(given, i), 4, "parts of a query");
+        PyObject **part = items(PyTuple_GET_ITEM(given, i), 5, "parts of a query");
         asker->each = -1;
         if (!part || !integer(part[0], &asker->number) || !(asker->parts = lent(part[1], 8, &asker->each)) ||
-            !(asker->order = entries(part[2], &asker->orders, sizeof *asker->order)) || !plan_output(asker, part[3]))
+            !(asker->order = entries(part[2], &asker->orders, sizeof *asker->order)) || !plan_output(asker, part[3]) ||
+            !plan_waits(asker, part[4]))
             return 0;
         for (npy_intp j = 0; j < asker->orders; j++)
-            if (!plan_order(plan, PyTuple_GET_ITEM(part[2], j), asker->order + j))
+            if (!plan_order(plan, PyTuple_GET_ITEM(part[2], j), asker, asker->order + j))
                 return 0;
-        if (asker->orders > MOST_ORDERS || asker->each > MOST_PARTS) {
-            PyErr_SetString(PyExc_TypeError, "so many orders, or components, are too many");
+        if (asker->orders > MOST_ORDERS || asker->each > MOST_PARTS || (asker->waiting && !asker->check)) {
+            PyErr_SetString(PyExc_TypeError, "too many orders, or components, or none to look again at matches that wait");
             return 0;
         }
     }

@@ -28,6 +28,13 @@ static void step_ends(Step *step)
             recent_add(plan->stock[i].recent, step->arrivals + i);
 }
 
+/* Let go of what waits, as it is now, or (`undone`) as it was before. */
+static void step_rests(const Step *step, int undone)
+{
+    for (npy_intp i = 0; step->waits && i < step->plan->askers; i++)
+        step_waited(step->plan->asker + i, step->waits + i, undone);
+}
+
 /* step(plan, schema, slot, first, clock, delay, dense, tables) -> (the clock after all rows, how many are of a type that is
  * asked for, how many of these count here, by how much each row is behind the clock, answers) | None
  *
@@ -55,6 +62,7 @@ static PyObject *step(PyObject *self, PyObject *const *args, Py_ssize_t count)
     if (rows == NULL || !id_table(tables, &step.tables[0], &held) || !id_table(tables + 2, &step.tables[1], &held) ||
         !integer(tables[4], &step.first) || !integer(tables[5], &step.done) || !integer(tables[6], &step.base))
         goto done;
+    step.before = step.clock;
     step.begin = dense + span_length(step.plan->ts);
     if (rows->length > MOST_ROWS || !(behind = fresh(rows->length, NPY_INT64)) || !(answers = PyList_New(0)) ||
         !step_reads(&step, schema, rows, first) || !step_judges(&step, delay, DATA(behind)) || !step_shares(&step) ||
@@ -70,6 +78,7 @@ static PyObject *step(PyObject *self, PyObject *const *args, Py_ssize_t count)
     if (result)
         step_ends(&step);
 done:
+    step_rests(&step, result == NULL);
     if (result == NULL)
         forget_ids(step.tables, step.places, step.entered);
     if (rows)

@@ -1,10 +1,9 @@
 /* The answers of a step: what each query finds from the new events on, and how it is told. */
 
-/* Follow an order from the new events of its stock to the end; 0: it finds too much, or there is an exception. */
-static int step_follows(const Step *step, const Order *order, int64_t dense, Follow *f)
+/* Follow an order from seeds to the end; 0: it finds too much, or there is an exception. */
+static int step_follows(const Step *step, const Order *order, const Seeds *seeds, int64_t dense, Follow *f)
 {
     const Program *program = order->program;
-    const Arrivals *new = step->arrivals + order->seed;
     f->program = program;
     f->depth = -1;
     f->mask = (INT64_C(1) << step->plan->bits) - 1;
@@ -16,10 +15,12 @@ static int step_follows(const Step *step, const Order *order, int64_t dense, Fol
     }
     if (!roomy(f))
         return 0;
-    f->n = new->n;
-    f->keys = new->keys;
-    f->seed_refs[0] = new->refs;
-    f->seed_ts[0] = new->ts;
+    f->n = seeds->n;
+    f->keys = seeds->keys;
+    for (int64_t i = 0; i < program->bound; i++) {
+        f->seed_refs[i] = seeds->refs[i];
+        f->seed_ts[i] = seeds->ts[i];
+    }
     f->bound.places = (Places){.number = -1, .dense = dense};
     for (int64_t i = 0; i < program->sources; i++) {
         npy_intp view = (npy_intp)(VIEWS * order->looks[2 * i] + order->looks[2 * i + 1]);
@@ -106,16 +107,30 @@ static int step_tells(const Step *step, Asker *asker, int64_t dense, const Follo
     return fine;
 }
 
+static Seeds new_events(const Arrivals *new)
+{
+    return (Seeds){.n = new->n, .keys = new->keys, .refs = {new->refs}, .ts = {new->ts}};
+}
+
 /* What a query finds is put into `answers`; 0: it is too much, or there is an exception. */
 static int step_answers(const Step *step, Asker *asker, int64_t dense, PyObject *answers)
 {
+    Waits *waits = step->waits + (asker - step->plan->asker);
     Follow follows[MOST_ORDERS];
     npy_intp n = 0, made = 0;
     int fine = 1;
     for (; fine && made < asker->orders; made++) {
+        const Order *order = asker->order + made;
         Follow *f = memset(follows + made, 0, sizeof *f);
-        if (step->arrivals[asker->order[made].seed].n)
-            fine = step_follows(step, asker->order + made, dense, f);
+        Seeds seeds;
+        if (order->seed < 0)
+            fine = step_due(step, asker, dense, waits, &seeds);
+        else
+            seeds = new_events(step->arrivals + order->seed);
+        if (fine && seeds.n)
+            fine = step_follows(step, order, &seeds, dense, f);
+        if (fine && f->count && asker->waiting && order->seed >= 0)
+            fine = step_holds(step, asker, order, f, waits);
         n += f->count;
     }
     if (fine && n)

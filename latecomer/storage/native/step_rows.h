@@ -14,13 +14,27 @@ static void *piece_of_arena(Arena *arena, size_t bytes)
     return piece;
 }
 
+/* What an order starts from: keys, and references and times of each component that it binds. */
+typedef struct {
+    npy_intp n;
+    const uint64_t *keys;
+    const int64_t *refs[MOST_PARTS], *ts[MOST_PARTS];
+} Seeds;
+
+/* Of a query whose matches wait: rows of its Waiting that are due, which are taken out, and such that are to be put in. */
+typedef struct {
+    npy_intp due, due_room, more, more_room;
+    int64_t *due_rows, *more_rows;
+    int64_t *seeds; /* what is due, column by column */
+} Waits;
+
 /* What a batch's rows are on their way. */
 typedef struct {
     Plan *plan;
     Arena arena;
     Reading rows;
     const int64_t *times;
-    int64_t clock, begin; /* begin: the first new reference */
+    int64_t before, clock, begin; /* begin: the first new reference */
     npy_intp counted;     /* rows of types that are asked for, */
     npy_intp known;       /* and those of them that count here: */
     int64_t *row, *refs, *places;
@@ -33,6 +47,7 @@ typedef struct {
     Source *views; /* for each stock and view */
     int64_t *latest;
     Column *columns;
+    Waits *waits; /* for each query */
 } Step;
 
 /* Read the rows; 0: they are out of the ordinary, or there is no memory for them. */
@@ -49,7 +64,7 @@ static int step_reads(Step *step, const ArrowSchema *schema, const ArrowArray *a
     words = n * (9 + hashed + 7 + 4 * (size_t)plan->each) + 2 * (25 + hashed + 4 * (size_t)plan->stocks);
     size_t stocks = (size_t)plan->stocks, fields = (size_t)to->columns * sizeof *to->fields;
     size_t rest = stocks * (sizeof *step->arrivals + VIEWS * (sizeof *step->views + sizeof *step->latest)) +
-                  (size_t)plan->columns * sizeof *step->columns;
+                  (size_t)plan->columns * sizeof *step->columns + (size_t)plan->askers * sizeof *step->waits;
     for (npy_intp i = 0; i < plan->stocks; i++)
         rest += plan->stock[i].filter ? (size_t)plan->stock[i].filter->columns * sizeof(Column) + 16 : 0;
     step->arena.memory = step->arena.at = malloc(8 * words + fields + rest + 256);
@@ -58,6 +73,8 @@ static int step_reads(Step *step, const ArrowSchema *schema, const ArrowArray *a
         return 0;
     }
     to->fields = piece_of_arena(&step->arena, fields);
+    size_t waits = (size_t)plan->askers * sizeof *step->waits;
+    step->waits = memset(piece_of_arena(&step->arena, waits), 0, waits);
     if (!is_plain(to, schema, array, plan->roles))
         return 0;
     for (npy_intp i = 0; i < plan->columns; i++) {
