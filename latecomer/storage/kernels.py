@@ -67,6 +67,7 @@ __all__ = [
     "highs_of",
     "homes",
     "join",
+    "joint",
     "judge",
     "marks_of",
     "match_digits",
@@ -126,7 +127,18 @@ TWINS = (
 )
 
 #: What is there in compiled form alone; None where it is not. What it means is said by modules of ``runtime/``.
-ALONE = ("program", "follow", "follow_each", "resume", "read_rows", "write_changes", "plan", "step", "Recent")
+ALONE = (
+    "program",
+    "follow",
+    "follow_each",
+    "resume",
+    "read_rows",
+    "write_changes",
+    "plan",
+    "step",
+    "joint",
+    "Recent",
+)
 
 #: The environment variable that chooses: ``numpy``, ``compiled`` (an error where it was not built), or nothing.
 SWITCH = "LATECOMER_KERNEL"
@@ -146,8 +158,10 @@ write_changes: Any = None
 
 #: A batch's whole way through an engine (``native/plan.h``, ``native/step.h``), and the events that it brings to
 #: a store (``native/recent.h``); None: it takes one kernel after another, as :mod:`latecomer.runtime.express` does.
+#: ``joint`` is for steps of several engines that read one batch (``native/joint.h``).
 plan: Any = None
 step: Any = None
+joint: Any = None
 Recent: Any = None
 
 

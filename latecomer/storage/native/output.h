@@ -17,7 +17,7 @@ static char *make_leaf(ArrowArray *leaf, int64_t n, int64_t first, int64_t secon
     char *block = malloc(begin + (second < 0 ? 0 : second) + 8);
     memset(leaf, 0, sizeof *leaf);
     if (block == NULL) {
-        PyErr_NoMemory();
+        complain(PyExc_MemoryError, "there is none for a column of changes");
         return NULL;
     }
     const void **buffers = (const void **)block;
@@ -36,7 +36,7 @@ static char *make_leaf(ArrowArray *leaf, int64_t n, int64_t first, int64_t secon
 static int32_t *make_texts(ArrowArray *leaf, int64_t n, int64_t bytes, char **letters)
 {
     if (bytes > INT32_MAX) {
-        PyErr_SetString(PyExc_MemoryError, "the texts of one piece of changes are longer than 2 GiB");
+        complain(PyExc_MemoryError, "the texts of one piece of changes are longer than 2 GiB");
         leaf->release = NULL;
         return NULL;
     }
@@ -254,10 +254,14 @@ static int make_changes(ArrowArray *slot, npy_intp n, PyObject *ops, const char 
     slot->children = changes->pointers;
     slot->private_data = changes;
     slot->release = release_changes;
-    int good = make_ops(to + OP, n, ops) && make_names(to + QUERY, n, name, length) &&
-               make_lists(to + EVENTS, n, n > 0 ? ids->n / n : 1, changes, ids) &&
-               make_match_ids(to + MATCH_ID, n, n > 0 ? ids->n / n : 1, &changes->element, ids, halves) &&
-               make_words(to + FIRST_TS, n, 8, first) && make_words(to + LAST_TS, n, 8, last);
+    int good = make_ops(to + OP, n, ops);
+    NPY_BEGIN_THREADS_DEF;
+    NPY_BEGIN_THREADS_THRESHOLDED(n);
+    good = good && make_names(to + QUERY, n, name, length) &&
+           make_lists(to + EVENTS, n, n > 0 ? ids->n / n : 1, changes, ids) &&
+           make_match_ids(to + MATCH_ID, n, n > 0 ? ids->n / n : 1, &changes->element, ids, halves) &&
+           make_words(to + FIRST_TS, n, 8, first) && make_words(to + LAST_TS, n, 8, last);
+    NPY_END_THREADS;
     if (!good)
         release_changes(slot);
     return good;
