@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 import latecomer as lc
-from latecomer.runtime import Runtime, engine, joint
+from latecomer.runtime import Runtime, engine
 from latecomer.runtime.joint import Joint
 from latecomer.runtime.share import common_key
-from latecomer.runtime.workers import crew, merging, processes
+from latecomer.runtime.workers import crew, merging, processes, threads
 from latecomer.runtime.workers.exchange import Exchange
 from latecomer.runtime.workers.parallel import ParallelRuntime
 from latecomer.runtime.workers.processes import Processes
@@ -180,7 +180,7 @@ def test_a_batch_that_is_read_jointly_gives_what_one_runtime_gives(seed):
     alone = lc.Runtime(STREAM, QUERY)
     with (
         threaded(),
-        mock.patch.object(joint, "LEAST", 100),
+        mock.patch.object(threads, "_MANY", 100),
         mock.patch.object(Joint, "rows", counted(Joint.rows)) as asked,
     ):
         several = lc.Runtime(STREAM, QUERY, workers=3)

@@ -15,9 +15,6 @@ import pyarrow as pa
 
 from latecomer.storage import kernels
 
-#: Rows from which on a batch is read jointly: fewer are read sooner than others are asked.
-LEAST = 1_024
-
 
 class Joint:
     """One batch at a time."""
@@ -29,7 +26,7 @@ class Joint:
     @contextmanager
     def showing(self, batch: Any) -> Iterator[None]:
         """Let engines read this batch jointly meanwhile, if it is one that can be."""
-        if kernels.joint is not None and isinstance(batch, pa.RecordBatch) and batch.num_rows >= LEAST:
+        if kernels.joint is not None and isinstance(batch, pa.RecordBatch):
             slot = np.zeros(10, np.uint64)  # where a struct ArrowArray is handed over
             batch._export_to_c(slot.ctypes.data)
             self._batch, self._rows = batch, kernels.joint(slot)

@@ -16,7 +16,7 @@ from latecomer.errors import StateError
 from latecomer.runtime.joint import Joint
 from latecomer.runtime.runtime import Output
 from latecomer.runtime.share import Share
-from latecomer.runtime.workers.member import Member, Part
+from latecomer.runtime.workers.member import BATCHES, Member, Part
 from latecomer.runtime.workers.processes import Processes
 from latecomer.runtime.workers.threads import Threads
 from latecomer.storage import kernels
@@ -39,7 +39,7 @@ class Others(Protocol):
         """How they and the first one read a batch together; None: each reads it for itself."""
 
     def showing(self, batch: Any) -> AbstractContextManager[Any]:
-        """What stands for a batch, or for anything else, in requests meanwhile."""
+        """What stands for a batch in requests meanwhile."""
 
     def send(self, number: int, request: tuple[Any, ...]) -> None:
         """Ask a member, who answers in time."""
@@ -88,9 +88,11 @@ class Crew:
 
     def stream(self, method: str, *given: Any) -> Iterator[Piece]:
         """The outputs that members give, as they come; to be taken to the end."""
-        with self.others.showing(given[0] if given else None) as shown:
-            there = (shown, *given[1:]) if given else ()
-            yield from self._answers([(method, *given), *[(method, *there)] * (self.size - 1)])
+        if method not in BATCHES:
+            yield from self._answers([(method, *given)] * self.size)
+            return
+        with self.others.showing(given[0]) as shown:
+            yield from self._answers([(method, *given), *[(method, shown, *given[1:])] * (self.size - 1)])
 
     def _answers(self, requests: Sequence[tuple[Any, ...]]) -> Generator[Piece, None, list[Any]]:
         """What members say. Raises what they raised, when all have answered; if all refused, they still agree."""

@@ -13,8 +13,9 @@ from latecomer.runtime.runtime import Output, Runtime
 from latecomer.runtime.share import Share
 from latecomer.runtime.spill import Spill
 
-#: Methods that give one Output.
-OUTPUTS = frozenset({"process", "reject", "punctuate", "observe", "advance", "finish"})
+#: Methods that take in a batch, and those that give one Output without.
+BATCHES = frozenset({"process", "stream_pieces"})
+OUTPUTS = frozenset({"reject", "punctuate", "observe", "advance", "finish"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Member:
             return self._begin(*given)
         runtime = self.runtime
         assert runtime is not None
-        if method in ("process", "stream_pieces"):
+        if method in BATCHES:
             batch, clocks, cuts = given
             if method == "process":
                 yield runtime.process(batch, clocks=clocks, cuts=cuts)

@@ -42,7 +42,8 @@ class Processes:
 
     @contextmanager
     def showing(self, batch: Any) -> Iterator[Any]:
-        yield Written(self._exchange.write(batch)) if self._size > 1 and isinstance(batch, pa.RecordBatch) else batch
+        several = self._size > 1 and isinstance(batch, pa.RecordBatch)
+        yield Written(self._exchange.write(batch)) if several else batch
 
     def send(self, number: int, request: tuple[Any, ...]) -> None:
         try:

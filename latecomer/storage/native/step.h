@@ -54,7 +54,7 @@ static PyObject *step(PyObject *self, PyObject *const *args, Py_ssize_t count)
         goto done;
     step.begin = dense + span_length(step.plan->ts);
     if (rows->length > MOST_ROWS || !(behind = fresh(rows->length, NPY_INT64)) || !(answers = PyList_New(0)) ||
-        (shared && !joint_begins(shared, step.plan, schema, first)))
+        (shared && !joint_begins(shared, step.plan, schema, first)) || !step_opens(step.plan))
         goto done;
     int fine;
     NPY_BEGIN_THREADS_DEF;
@@ -64,11 +64,10 @@ static PyObject *step(PyObject *self, PyObject *const *args, Py_ssize_t count)
            step_judges(&step, delay, DATA(behind)) && step_shares(&step) && step_fits(&step) && step_enters(&step);
     if (fine)
         step_logs(&step);
-    fine = fine && step_arranges(&step);
-    NPY_END_THREADS;
-    fine = fine && step_opens(&step) && step_shows(&step);
+    fine = fine && step_arranges(&step) && step_stores(&step) && step_shows(&step);
     for (npy_intp i = 0; fine && i < step.plan->askers; i++)
         fine = step_answers(&step, step.plan->asker + i, dense, answers);
+    NPY_END_THREADS;
     if (fine)
         result = Py_BuildValue("LnnOO", (long long)step.clock, (Py_ssize_t)step.counted, (Py_ssize_t)step.known, behind,
                                answers);
