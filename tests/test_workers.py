@@ -57,8 +57,15 @@ def connected():
 
 
 def threaded():
-    """Members in threads."""
+    """Members in threads, which answer where they are asked what takes no time."""
     return mock.patch.object(crew, "others_of", Threads)
+
+
+@contextmanager
+def woken():
+    """Members in threads, which are woken for every batch."""
+    with threaded(), mock.patch.object(threads, "_MANY", 0):
+        yield
 
 
 def apart():
@@ -67,7 +74,7 @@ def apart():
 
 
 #: Where the other members may be: of processes their whole road, but for their beginning; and the real ones.
-everywhere = pytest.mark.parametrize("place", [connected, threaded])
+everywhere = pytest.mark.parametrize("place", [connected, threaded, woken])
 really = pytest.mark.parametrize("place", [apart, threaded])
 
 
@@ -179,8 +186,7 @@ def test_a_batch_that_is_read_jointly_gives_what_one_runtime_gives(seed):
     schemas = [SCHEMA, pa.schema([*list(SCHEMA)[::-1], ("more", pa.string())])]
     alone = lc.Runtime(STREAM, QUERY)
     with (
-        threaded(),
-        mock.patch.object(threads, "_MANY", 100),
+        woken(),
         mock.patch.object(Joint, "rows", counted(Joint.rows)) as asked,
     ):
         several = lc.Runtime(STREAM, QUERY, workers=3)
@@ -342,7 +348,7 @@ def test_processes_end_with_the_runtime():
 @pytest.mark.parametrize("left", [False, True])
 def test_threads_end_with_the_runtime(how, left):
     """Even such as wait for somebody to take their pieces."""
-    with threaded(), mock.patch.object(engine, "PIECE", 1):
+    with woken(), mock.patch.object(engine, "PIECE", 1):
         several = lc.Runtime(STREAM, [QUERY, SORTED], workers=2)
         if left:
             pieces = several.stream_pieces(events(2_000))
@@ -365,7 +371,7 @@ def test_threads_end_with_the_runtime(how, left):
 @pytest.mark.parametrize("left", [False, True])
 def test_an_interpreter_ends_though_nobody_closes(place, left):
     taken = "next(r.stream_pieces(rows))" if left else "r.process(rows)"
-    others = {"apart": "Processes", "threaded": "Threads"}[place.__name__]
+    others = "Processes" if place is apart else "Threads"
     code = f"""
 import latecomer as lc
 from latecomer.runtime.workers import crew
