@@ -492,7 +492,7 @@ def test_wrong_plans_and_steps_are_refused():
     ]:
         with pytest.raises(TypeError, match=message):
             kernels.plan(*wrong)
-    plan = kernels.plan(reading, log, (), ((None, recent, 0, no_key, None, ()),), (), None, 10, 10)
+    plan = kernels.plan(reading, log, (), (), (), None, 10, 10)
     rows, slot = pa.record_batch({"a": [1]}), np.zeros(10, np.uint64)
     schema = rows.schema.__arrow_c_schema__()
     tables = *[np.zeros(4, np.uint64), np.zeros(0, np.uint32)] * 2, 0, 0, 0
@@ -508,3 +508,12 @@ def test_wrong_plans_and_steps_are_refused():
     rows._export_to_c(slot.ctypes.data)
     assert kernels.step(plan, schema, slot, 0, 0, 0, 0, tables) is None  # no type, no time
     assert not slot[8], "they are released"
+    with pytest.raises(TypeError, match="slot"):
+        kernels.joint(slot)
+    rows._export_to_c(slot.ctypes.data)
+    shared = kernels.joint(slot)
+    assert not slot[8], "they are taken over"
+    for _ in range(2):
+        assert kernels.step(plan, schema, shared, 0, 0, 0, 0, tables) is None
+    with pytest.raises(ValueError, match="alike"):
+        kernels.step(plan, schema, shared, 1, 0, 0, 0, tables)

@@ -4,6 +4,8 @@ import gc
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -15,21 +17,26 @@ import pyarrow as pa
 import pytest
 
 import latecomer as lc
-from latecomer.runtime import Runtime
+from latecomer.runtime import Runtime, engine
+from latecomer.runtime.joint import Joint
 from latecomer.runtime.share import common_key
-from latecomer.runtime.workers import crew, merging
+from latecomer.runtime.workers import crew, merging, processes, threads
 from latecomer.runtime.workers.exchange import Exchange
-from latecomer.runtime.workers.member import Remote, _portable
 from latecomer.runtime.workers.parallel import ParallelRuntime
+from latecomer.runtime.workers.processes import Processes
+from latecomer.runtime.workers.remote import Remote, _portable
+from latecomer.runtime.workers.threads import Threads
+from latecomer.storage import kernels
 from tests.squeeze import squeezed
 from tests.strategies import act, wild
 
 STREAM = lc.Stream(id="id", unit="s")
 QUERY = lc.Query("PATTERN SEQ(A a, !B, C c) WHERE [k] WITHIN 10 s", name="q", level=lc.Aggressive("5 s"))
+SCHEMA = pa.schema([("id", pa.int64()), ("type", pa.string()), ("ts", pa.int64()), ("k", pa.string())])
 SORTED = lc.Query("PATTERN SEQ(A a, C c, !B) WHERE [k] WITHIN 10 s", name="s", level=lc.KSlack("5 s"))
 
 
-class Threaded:
+class Near:
     """A member in this process: the same loop and the same connection, without the time a process needs to begin."""
 
     def __init__(self, connection, exchange):
@@ -43,9 +50,32 @@ class Threaded:
 
 
 @contextmanager
-def threaded():
-    with mock.patch.object(crew, "launch", Threaded):
+def connected():
+    """Members as processes are, but here."""
+    with mock.patch.object(crew, "others_of", Processes), mock.patch.object(processes, "launch", Near):
         yield
+
+
+def threaded():
+    """Members in threads, which answer where they are asked what takes no time."""
+    return mock.patch.object(crew, "others_of", Threads)
+
+
+@contextmanager
+def woken():
+    """Members in threads, which are woken for every batch."""
+    with threaded(), mock.patch.object(threads, "_MANY", 0):
+        yield
+
+
+def apart():
+    """Members in processes."""
+    return mock.patch.object(crew, "others_of", Processes)
+
+
+#: Where the other members may be: of processes their whole road, but for their beginning; and the real ones.
+everywhere = pytest.mark.parametrize("place", [connected, threaded, woken])
+really = pytest.mark.parametrize("place", [apart, threaded])
 
 
 def rows(table):
@@ -79,9 +109,10 @@ def one_key_per_id(case, key):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_every_call_gives_what_one_runtime_gives(seed):
+@everywhere
+def test_every_call_gives_what_one_runtime_gives(seed, place):
     case, pick = shared_case(seed), Random(seed)
-    with squeezed(case.squeeze), threaded():
+    with squeezed(case.squeeze), place():
         alone = case.runtime()
         several = ParallelRuntime(alone.stream, alone.queries, workers=pick.choice([1, 2, 3]))
         for action, _ in [*case.batches(), (("finish",), 0)]:
@@ -117,10 +148,12 @@ def facts(explained):
     return plain | {"queries": queries, "sources": sources}
 
 
-def test_processes_answer_as_one_runtime_does():
+@really
+def test_workers_answer_as_one_runtime_does(place):
     """The real thing, with all kinds of batches."""
     alone = lc.Runtime(STREAM, [QUERY, SORTED])
-    several = lc.Runtime(STREAM, [QUERY, SORTED], workers=2)
+    with place():
+        several = lc.Runtime(STREAM, [QUERY, SORTED], workers=2)
     given = events(3_000)
     kinds = [list, pa.Table.from_pylist, pd.DataFrame, lambda r: pa.Table.from_pylist(r).to_batches()[0]]
     for number, begin in enumerate(range(0, len(given), 250)):
@@ -135,9 +168,59 @@ def test_processes_answer_as_one_runtime_does():
     assert len(shares) == 2
 
 
-def test_each_worker_holds_a_part_of_the_events():
+def test_threads_are_for_compiled_kernels():
+    with mock.patch.object(kernels, "step", None):
+        assert isinstance(crew.others_of(1), Processes)
+    with mock.patch.object(kernels, "step", print):
+        assert isinstance(crew.others_of(1), Threads)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_batch_that_is_read_jointly_gives_what_one_runtime_gives(seed):
+    """However it is split, with rows that nobody can read so, and with a schema that changes."""
+    pick = Random(seed)
+    given = events(12_000, keys=300, seed=seed)
+    for row in given:
+        if pick.random() < 0.002:
+            row[pick.choice(["type", "ts", "k"])] = None
+    schemas = [SCHEMA, pa.schema([*list(SCHEMA)[::-1], ("more", pa.string())])]
+    alone = lc.Runtime(STREAM, QUERY)
+    with (
+        woken(),
+        mock.patch.object(Joint, "rows", counted(Joint.rows)) as asked,
+    ):
+        several = lc.Runtime(STREAM, QUERY, workers=3)
+        begin = 0
+        while begin < len(given):
+            size = pick.choice([1, 90, 600, 1_500, 4_000])
+            [batch] = (
+                pa.Table.from_pylist(given[begin : begin + size], pick.choice(schemas)).combine_chunks().to_batches()
+            )
+            begin += size
+            one, all_ = alone.process(batch), several.process(batch)
+            assert rows(one.changes) == rows(all_.changes)
+            assert rows(one.late) == rows(all_.late)
+            assert alone.counters == several.counters
+        several.close()
+    assert not kernels.COMPILED or any(asked.told)
+
+
+def counted(function):
+    """The function, which keeps in ``told`` whether what it returned was something."""
+
+    def call(*given):
+        call.told.append(result := function(*given))
+        return result
+
+    call.told = []
+    return call
+
+
+@really
+def test_each_worker_holds_a_part_of_the_events(place):
     long = lc.Query("PATTERN SEQ(A a, !B, C c) WHERE [k] WITHIN 1 h", name="q", level=lc.Aggressive("5 s"))
-    several = lc.Runtime(STREAM, long, workers=2)
+    with place():
+        several = lc.Runtime(STREAM, long, workers=2)
     several.process(events(2_000, keys=500))
     explained = several.explain()
     shares = [worker["events"] for worker in explained["workers"]]
@@ -145,8 +228,10 @@ def test_each_worker_holds_a_part_of_the_events():
     assert sum(shares) == explained["events"] and min(shares) > 0.3 * sum(shares)
 
 
-def test_a_batch_larger_than_the_one_before_finds_room():
-    several = lc.Runtime(lc.Stream(id="id", unit="s"), QUERY, workers=2)
+@really
+def test_a_batch_larger_than_the_one_before_finds_room(place):
+    with place():
+        several = lc.Runtime(lc.Stream(id="id", unit="s"), QUERY, workers=2)
     wide = pa.table({"id": range(50), "type": ["A"] * 50, "ts": range(50), "k": ["x" * 100_000] * 50})
     assert several.process(wide.slice(0, 2)).changes.num_rows == 0
     several.process(wide)  # 5 MB
@@ -154,8 +239,9 @@ def test_a_batch_larger_than_the_one_before_finds_room():
     several.close()
 
 
-def test_pieces_come_as_they_are_found():
-    with threaded():
+@everywhere
+def test_pieces_come_as_they_are_found(place):
+    with place():
         several = lc.Runtime(STREAM, QUERY, workers=2)
         pieces = list(several.stream_pieces(events(200)))
         assert (
@@ -163,16 +249,18 @@ def test_pieces_come_as_they_are_found():
         )
 
 
-def test_pieces_left_behind_are_noticed():
-    with threaded():
+@everywhere
+def test_pieces_left_behind_are_noticed(place):
+    with place():
         several = lc.Runtime(STREAM, QUERY, workers=2)
         next(several.stream_pieces(events(200)))
         with pytest.raises(lc.StateError, match="half-way"):
             several.process(events(10))
 
 
-def test_a_refused_batch_changes_nothing():
-    with threaded():
+@everywhere
+def test_a_refused_batch_changes_nothing(place):
+    with place():
         several = lc.Runtime(STREAM, QUERY, workers=2)
         several.process(events(10))
         with pytest.raises(lc.SchemaError, match="no column 'type'"):
@@ -187,12 +275,13 @@ def test_a_killed_worker_is_named_and_the_last_version_goes_on(tmp_path):
     given = events(600)
     alone = lc.Runtime(STREAM, QUERY)
     truth = rows(alone.process(given).changes) + rows(alone.finish().changes)
-    several = lc.Runtime(STREAM, QUERY, workers=2, memory="4 MiB", spill=tmp_path / "state")
+    with apart():
+        several = lc.Runtime(STREAM, QUERY, workers=2, memory="4 MiB", spill=tmp_path / "state")
     told = []
     for begin in range(0, 400, 100):
         told += rows(several.process(given[begin : begin + 100]).changes)
         several.checkpoint({"next": begin + 100})
-    os.kill(several._crew.processes[1].pid, signal.SIGKILL)
+    os.kill(several._crew.others.processes[1].pid, signal.SIGKILL)
     with pytest.raises(lc.StateError, match=r"worker 1 of 2 was ended by signal 9.*Runtime.open"):
         several.process(given[400:500])
     with pytest.raises(lc.StateError):
@@ -214,9 +303,10 @@ def net(told):
     return inserted
 
 
-def test_a_version_that_not_all_have_written_is_none(tmp_path):
+@everywhere
+def test_a_version_that_not_all_have_written_is_none(tmp_path, place):
     """The whole is named last: a crash between the workers' writes and that leaves the version before."""
-    with threaded():
+    with place():
         several = lc.Runtime(STREAM, QUERY, workers=2, spill=tmp_path)
         several.process(events(100))
         several.checkpoint({"at": 1})
@@ -232,8 +322,9 @@ def test_a_version_that_not_all_have_written_is_none(tmp_path):
         assert lc.Runtime.open(tmp_path).counters["events"] == 200
 
 
-def test_a_folder_that_was_begun_and_never_written_can_be_begun_again(tmp_path):
-    with threaded():
+@everywhere
+def test_a_folder_that_was_begun_and_never_written_can_be_begun_again(tmp_path, place):
+    with place():
         first = lc.Runtime(STREAM, QUERY, workers=2, spill=tmp_path)
         first.process(events(100))
         first._crew.ask("write", 1)
@@ -244,16 +335,137 @@ def test_a_folder_that_was_begun_and_never_written_can_be_begun_again(tmp_path):
 
 
 def test_processes_end_with_the_runtime():
-    several = lc.Runtime(STREAM, QUERY, workers=2)
-    [process] = several._crew.processes.values()
+    with apart():
+        several = lc.Runtime(STREAM, QUERY, workers=2)
+    [process] = several._crew.others.processes.values()
     assert process.poll() is None
     del several
     gc.collect()
     assert process.poll() == 0
 
 
-def test_a_dropped_query_says_no_more():
-    with threaded():
+@pytest.mark.parametrize("how", ["close", "forget"])
+@pytest.mark.parametrize("left", [False, True])
+def test_threads_end_with_the_runtime(how, left):
+    """Even such as wait for somebody to take their pieces."""
+    with woken(), mock.patch.object(engine, "PIECE", 1):
+        several = lc.Runtime(STREAM, [QUERY, SORTED], workers=2)
+        if left:
+            pieces = several.stream_pieces(events(2_000))
+            next(pieces)
+            del pieces
+        [seat] = several._crew.others.seats.values()
+        thread = seat.thread
+        del seat
+        assert thread.is_alive()
+        if how == "close":
+            several.close()
+            with pytest.raises(lc.StateError, match=r"finish\(\) was called|close\(\) was called"):
+                several.process(events(1))
+        del several
+        gc.collect()
+        assert not thread.is_alive()
+
+
+@really
+@pytest.mark.parametrize("left", [False, True])
+def test_an_interpreter_ends_though_nobody_closes(place, left):
+    taken = "next(r.stream_pieces(rows))" if left else "r.process(rows)"
+    others = "Processes" if place is apart else "Threads"
+    code = f"""
+import latecomer as lc
+from latecomer.runtime.workers import crew
+crew.others_of = crew.{others}
+if __name__ == "__main__":
+    rows = [dict(id=i, type="ABC"[i % 3], ts=i, k=i % 2) for i in range(3_000)]
+    r = lc.Runtime(lc.Stream(id="id", unit="s"), lc.Query({QUERY.text!r}), workers=2)
+    {taken}
+    print("done")
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert (ran.stdout, ran.stderr) == ("done\n", "")
+
+
+@everywhere
+def test_what_only_one_worker_cannot_do_ends_all(place):
+    """The message that is there whatever the worker had to say."""
+
+    def fails(self, *given, **options):
+        if self._share is not None and self._share.number:
+            raise ValueError("of the second alone")
+        return whole(self, *given, **options)
+
+    whole = Runtime.process
+    with place():
+        several = lc.Runtime(STREAM, QUERY, workers=2)
+        several.process(events(10))
+        with mock.patch.object(Runtime, "process", fails), pytest.raises(ValueError, match="of the second alone"):
+            several.process(events(10))
+        with pytest.raises(lc.StateError, match="half-way"):
+            several.process(events(10))
+        with pytest.raises(lc.StateError, match="half-way"):
+            several.snapshot()
+        several.close()
+
+
+@everywhere
+def test_whoever_is_interrupted_is_told_so_by_the_next_call(place):
+    def interrupted(self, *given, **options):
+        if self._share is not None and not self._share.number:
+            raise KeyboardInterrupt
+        return whole(self, *given, **options)
+
+    whole = Runtime.process
+    with place():
+        several = lc.Runtime(STREAM, QUERY, workers=2)
+        with mock.patch.object(Runtime, "process", interrupted), pytest.raises(KeyboardInterrupt):
+            several.process(events(10))
+        with pytest.raises(lc.StateError, match="half-way"):
+            several.process(events(10))
+        with pytest.raises(lc.StateError, match="half-way"):
+            several.counters  # noqa: B018 - what is asked is whether it answers
+        several.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+@everywhere
+def test_a_forked_process_is_told_that_workers_stay_behind(place):
+    with place():
+        several = lc.Runtime(STREAM, QUERY, workers=2)
+        several.process(events(10))
+        child = os.fork()
+        if not child:
+            try:
+                several.process(events(10))
+            except lc.StateError as problem:
+                os._exit(7 if "forked" in str(problem) else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        several.process(events(20)[10:])
+        several.close()
+
+
+@really
+def test_a_snapshot_goes_on_wherever_workers_are(place):
+    alone = lc.Runtime(STREAM, [QUERY, SORTED])
+    with place():
+        several = lc.Runtime(STREAM, [QUERY, SORTED], workers=2)
+    given = events(900)
+    for begin in range(0, 900, 300):
+        part = given[begin : begin + 300]
+        assert rows(alone.process(part).changes) == rows(several.process(part).changes)
+        before = several
+        with threaded():
+            several = Runtime.restore(before.snapshot())
+        before.close()
+    assert rows(alone.finish().changes) == rows(several.finish().changes)
+    several.close()
+
+
+@everywhere
+def test_a_dropped_query_says_no_more(place):
+    with place():
         several = lc.Runtime(STREAM, [QUERY, SORTED], workers=2)
         several.process(events(100))
         several.drop(["s"])
@@ -264,8 +476,9 @@ def test_a_dropped_query_says_no_more():
             several.drop(["q"])
 
 
-def test_shelves_and_keys_are_the_workers_own():
-    with threaded():
+@everywhere
+def test_shelves_and_keys_are_the_workers_own(place):
+    with place():
         several = lc.Runtime(STREAM, QUERY, workers=2)
         for call in (several.residue, several.freeze, lambda: several.narrow(["k"], None)):
             with pytest.raises(lc.ConfigError, match="workers=1"):

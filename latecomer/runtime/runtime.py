@@ -79,9 +79,10 @@ class Runtime:
             read when an event needs it. None: all of it is in memory.
         spill: a folder without a state, or the URI of one, or :class:`Spill`: for state beyond ``memory``, and for
             versions (:meth:`checkpoint`).
-        workers: processes that share out the events by key, for more cores than one; all queries need an attribute in
-            ``[…]`` in common. The same answers, but for one thing: an id that comes again with *another key* is known
-            as a duplicate only by the worker that holds the first. ``memory`` is that of all together.
+        workers: how many threads (processes, where kernels are not compiled) share out the events by key, for more
+            cores than one; all queries need an attribute in ``[…]`` in common. The same answers, but for one thing: an
+            id that comes again with *another key* is known as a duplicate only by the worker that holds the first.
+            ``memory`` is that of all together.
 
     Raises ConfigError for queries that cannot live side by side, and StateError for a folder that holds a state
     already (:meth:`open` goes on with it) or cannot be used.
@@ -530,7 +531,7 @@ class Runtime:
         return runtime
 
     def close(self) -> None:
-        """End the processes of ``workers=``. They also end with this process, and when the runtime is forgotten."""
+        """End the workers of ``workers=``. They also end with this process, and when the runtime is forgotten."""
         self._finished = True
 
     # --- inside ------------------------------------------------------------------------------------------------------

@@ -9,13 +9,14 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 
 import numpy as np
 
 from latecomer.query.plan import Plan
 from latecomer.runtime.intake import Batch
+from latecomer.runtime.joint import Joint
 from latecomer.storage.columns import I64
 from latecomer.storage.hashing import U64, combine, hash_column, mix
 from latecomer.storage.store import Bools
@@ -23,11 +24,14 @@ from latecomer.storage.store import Bools
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The ``number``-th (from 0) of ``of`` shares of the values of ``key``."""
+    """The ``number``-th (from 0) of ``of`` shares of the values of ``key``. ``joint``: how engines of this process that
+    have the other shares read batches together with this one's; None: they do not.
+    """
 
     number: int
     of: int
     key: tuple[str, ...]
+    joint: Joint | None = field(default=None, compare=False)
 
     def mask(self, batch: Batch, rows: I64) -> Bools:
         """Which of ``rows`` belong to this share."""

@@ -84,8 +84,12 @@ class Step:
         """Take in a batch, whose ids go into ``tables``; None: nothing has been done."""
         engine = self._engine
         number, dense = engine.intake.next_number, engine.log.dense
-        given._export_to_c(self._address)
-        found: Found | None = kernels.step(self._plan, self._schema, self._slot, number, clock, delay, dense, tables)
+        joint = None if self._share is None else self._share.joint
+        rows = None if joint is None else joint.rows(given)
+        if rows is None:
+            given._export_to_c(self._address)
+            rows = self._slot
+        found: Found | None = kernels.step(self._plan, self._schema, rows, number, clock, delay, dense, tables)
         return found
 
 

@@ -70,6 +70,7 @@ __all__ = [
     "highs_of",
     "homes",
     "join",
+    "joint",
     "judge",
     "marks_of",
     "match_digits",
@@ -140,6 +141,7 @@ ALONE = (
     "write_changes",
     "plan",
     "step",
+    "joint",
     "Recent",
     "Waiting",
 )
@@ -162,9 +164,11 @@ write_changes: Any = None
 
 #: A batch's whole way through an engine (``native/plan.h``, ``native/step.h``), the events that it brings to a store
 #: (``native/recent.h``), and the matches that it holds (``native/waiting.h``); None: it takes one kernel after another,
-#: as :mod:`latecomer.runtime.express` does.
+#: as :mod:`latecomer.runtime.express` does. ``joint`` is for steps of several engines that read one batch
+#: (``native/joint.h``).
 plan: Any = None
 step: Any = None
+joint: Any = None
 Recent: Any = None
 Waiting: Any = None
 

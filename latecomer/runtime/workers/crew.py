@@ -1,49 +1,77 @@
-"""A crew: the workers, one of which is this process, and what is asked of all of them at once.
+"""A crew: the workers, of which the first is in the calling thread, and what is asked of all of them at once.
 
-A process ends when its connection closes, so none outlives this one, however it ends.
+Where the others are, in threads or in processes, is theirs to know (:class:`Others`).
 """
 
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
 import weakref
-from collections.abc import Generator, Iterator, Sequence
-from multiprocessing.connection import Connection, wait
-from typing import Any
-
-import pyarrow as pa
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Protocol
 
 from latecomer.errors import StateError
+from latecomer.runtime.joint import Joint
 from latecomer.runtime.runtime import Output
-from latecomer.runtime.workers.exchange import Exchange, decode
-from latecomer.runtime.workers.member import Member, Part, Written
+from latecomer.runtime.share import Share
+from latecomer.runtime.workers.member import BATCHES, Member, Part
+from latecomer.runtime.workers.processes import Processes
+from latecomer.runtime.workers.threads import Threads
+from latecomer.storage import kernels
+
+#: What whoever goes on is told where a call was not taken to its end, or members do not agree.
+HALF_WAY = (
+    "a call before this one ended half-way, by an error or because its pieces were not taken to the end: "
+    "go on from the last version with Runtime.open(…), or from the last snapshot"
+)
 
 #: A piece of output: the member's number, and what it says.
 Piece = tuple[int, Output]
 
 
+class Others(Protocol):
+    """The members from 1 on."""
+
+    @property
+    def joint(self) -> Joint | None:
+        """How they and the first one read a batch together; None: each reads it for itself."""
+
+    def showing(self, batch: Any) -> AbstractContextManager[Any]:
+        """What stands for a batch in requests meanwhile."""
+
+    def send(self, number: int, request: tuple[Any, ...]) -> None:
+        """Ask a member, who answers in time."""
+
+    def receive(self, numbers: Collection[int]) -> Iterable[tuple[int, Part]]:
+        """Wait until one of these members says something; what they have said."""
+
+    def close(self) -> None: ...
+
+
+def others_of(size: int) -> Others:
+    """In threads, unless most of what they do would need Python's lock."""
+    return Processes(size) if kernels.step is None else Threads(size)
+
+
 class Crew:
-    """``size`` members, of which the first is here and the others are processes. One request at a time;
-    :attr:`broken` says that they may not agree any more.
+    """``size`` members. One request at a time; :attr:`broken` says that they may not agree any more, and
+    :attr:`adrift` that some have yet to say what nobody has waited for.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.broken = False
+        self.broken = self.adrift = False
         self.here = Member()
-        self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._connections: dict[int, Connection] = {}
-        self._exchange = Exchange()
-        self._nothing: dict[int, Output] = {}
-        for number in range(1, size):
-            ours, theirs = socket.socketpair()
-            with theirs:
-                self.processes[number] = launch(theirs.fileno(), self._exchange.fd)
-            self._connections[number] = Connection(ours.detach())
-        self.close = weakref.finalize(self, _end, self._connections, self.processes, self._exchange)
+        self.others = others_of(size)
+        self._process = os.getpid()
+        self.close = weakref.finalize(self, self.others.close)
+
+    def begin(self, shares: Sequence[Share], given: Sequence[tuple[Any, ...]]) -> None:
+        """Let each member begin with its share."""
+        own = [replace(share, joint=self.others.joint) for share in shares]
+        self.ask_each([("begin", share, *rest) for share, rest in zip(own, given, strict=True)])
 
     def ask(self, method: str, *given: Any) -> list[Any]:
         """What each member says to the same question."""
@@ -60,16 +88,24 @@ class Crew:
 
     def stream(self, method: str, *given: Any) -> Iterator[Piece]:
         """The outputs that members give, as they come; to be taken to the end."""
-        there = given
-        if self.size > 1 and given and isinstance(given[0], pa.RecordBatch):
-            there = Written(self._exchange.write(given[0])), *given[1:]
-        yield from self._answers([(method, *given), *[(method, *there)] * (self.size - 1)])
+        if method not in BATCHES:
+            yield from self._answers([(method, *given)] * self.size)
+            return
+        with self.others.showing(given[0]) as shown:
+            yield from self._answers([(method, *given), *[(method, shown, *given[1:])] * (self.size - 1)])
 
     def _answers(self, requests: Sequence[tuple[Any, ...]]) -> Generator[Piece, None, list[Any]]:
         """What members say. Raises what they raised, when all have answered; if all refused, they still agree."""
-        whole, self.broken = not self.broken, True
+        if os.getpid() != self._process:
+            raise StateError(
+                "this process was forked from the one that has the workers: make a new Runtime here, or go on from a "
+                "snapshot or version"
+            )
+        if self.adrift:
+            raise StateError(HALF_WAY)
+        whole, self.broken, self.adrift = not self.broken, True, True
         for number, request in enumerate(requests[1:], 1):
-            self._send(number, request)
+            self.others.send(number, request)
         ends: dict[int, Part] = {}
         here = self.here.answer(*requests[0])
         try:
@@ -80,65 +116,13 @@ class Crew:
         except Exception as problem:  # noqa: BLE001 - raised below, when the others have answered
             ends[0] = Part(last=True, error=problem)
         while len(ends) < self.size:
-            ready = wait([c for number, c in self._connections.items() if number not in ends])
-            for number in [number for number, c in self._connections.items() if c in ready]:
-                part = self._receive(number)
-                if part.changes is not None or part.late is not None:
-                    yield number, self._output(number, part)
+            for number, part in self.others.receive([n for n in range(self.size) if n not in ends]):
+                if part.output is not None:
+                    yield number, part.output
                 if part.last:
                     ends[number] = part
         errors = [error for number in range(self.size) if (error := ends[number].error) is not None]
-        self.broken = not whole or 0 < len(errors) < self.size
+        self.broken, self.adrift = not whole or 0 < len(errors) < self.size, False
         if errors:
             raise errors[0]
         return [ends[number].value for number in range(self.size)]
-
-    def _output(self, number: int, part: Part) -> Output:
-        """A part's output; a table that says nothing has the columns that it had."""
-        changes, late = (None if data is None else decode(data) for data in (part.changes, part.late))
-        if changes is not None and late is not None:
-            self._nothing[number] = Output(changes.schema.empty_table(), late.schema.empty_table())
-        nothing = self._nothing[number]
-        return Output(nothing.changes if changes is None else changes, nothing.late if late is None else late)
-
-    def _send(self, number: int, request: tuple[Any, ...]) -> None:
-        try:
-            self._connections[number].send(request)
-        except OSError as problem:
-            raise self._lost(number) from problem
-
-    def _receive(self, number: int) -> Part:
-        try:
-            return self._connections[number].recv()  # type: ignore[no-any-return]
-        except (EOFError, OSError) as problem:
-            raise self._lost(number) from problem
-
-    def _lost(self, number: int) -> StateError:
-        code = self.processes[number].wait()
-        how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-        return StateError(
-            f"worker {number} of {self.size} {how}, for want of memory perhaps: go on from the last version with "
-            "Runtime.open(…), or from the last snapshot"
-        )
-
-
-def launch(connection: int, exchange: int) -> subprocess.Popen[bytes]:
-    """A process that serves on these file descriptors, and finds modules where this one does."""
-    command = [sys.executable, "-P", "-c", _COMMAND, str(connection), str(exchange)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(place or "." for place in sys.path)}
-    return subprocess.Popen(command, pass_fds=(connection, exchange), env=environment, stdin=subprocess.DEVNULL)
-
-
-_COMMAND = "import sys; from latecomer.runtime.workers.member import main; main(*map(int, sys.argv[1:]))"
-
-
-def _end(connections: dict[int, Connection], processes: dict[int, subprocess.Popen[bytes]], exchange: Exchange) -> None:
-    for connection in connections.values():
-        connection.close()
-    for process in processes.values():
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    exchange.close()

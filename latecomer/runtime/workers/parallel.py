@@ -1,9 +1,9 @@
 """ParallelRuntime: what ``Runtime(…, workers=n)`` makes: the same runtime, on n cores.
 
-The first worker is this process, the others are processes of their own. Each has a runtime, which sees all rows, and
-keeps the events of its share of the keys. So everything that is known of the stream as a whole (clock, sources,
-promises, who is late) is known to each, and matches are found where their events are. Processes and not threads, since
-a batch is many short steps of NumPy, each of which needs Python's lock to begin.
+The first worker is the calling thread, the others are threads of their own. Each has a runtime, which sees all rows,
+and keeps the events of its share of the keys. So everything that is known of the stream as a whole (clock, sources,
+promises, who is late) is known to each, and matches are found where their events are. Where kernels are not compiled
+the others are processes: a batch is then many short steps of NumPy, each of which needs Python's lock to begin.
 
 Its answers are those of one runtime, except that an id which comes again with another key is not known as a duplicate.
 """
@@ -31,19 +31,19 @@ from latecomer.runtime.share import Share, common_key
 from latecomer.runtime.spill import LEAST, Spill, memory_size
 from latecomer.runtime.versions import fresh_folder, plain_note, version_number
 from latecomer.runtime.workers import merging
-from latecomer.runtime.workers.crew import Crew, Piece
+from latecomer.runtime.workers.crew import HALF_WAY, Crew, Piece
 from latecomer.storage.folder import StateFolder
 from latecomer.storage.packing import pack
 from latecomer.storage.shelf import Slot
 from latecomer.storage.versions import Version
 from latecomer.stream import Stream
 
-#: More processes than this on one machine are a mistake.
+#: More workers than this on one machine are a mistake.
 _MOST = 256
 
 
 class ParallelRuntime(Runtime):
-    """A runtime whose events are shared out among ``workers`` processes by key. See :class:`Runtime`."""
+    """A runtime whose events are shared out among ``workers`` threads or processes by key. See :class:`Runtime`."""
 
     _epoch = 0  # that of the claim under which the workers' folders began
 
@@ -68,8 +68,7 @@ class ParallelRuntime(Runtime):
         self._begin(alone, shares, folder)
         parts = [None if spill is None else _part_of(spill, share, self._epoch) for share in shares]
         snapshot = alone.snapshot()
-        begin = [("begin", share, snapshot, part, None, budget) for share, part in zip(shares, parts, strict=True)]
-        self._crew.ask_each(begin)
+        self._crew.begin(shares, [(snapshot, part, None, budget) for part in parts])
 
     def _begin(self, alone: Runtime, shares: Sequence[Share], folder: StateFolder | None) -> None:
         """``alone``: a runtime of the same stream and queries that has seen nothing."""
@@ -176,8 +175,7 @@ class ParallelRuntime(Runtime):
     def together(cls, saved: Mapping[str, Any]) -> ParallelRuntime:
         """From a snapshot."""
         runtime, shares = cls._again(saved, len(saved["workers"]), None)
-        parts = zip(shares, saved["workers"], strict=True)
-        runtime._crew.ask_each([("begin", share, part, None, None, None) for share, part in parts])
+        runtime._crew.begin(shares, [(part, None, None, None) for part in saved["workers"]])
         return runtime
 
     @classmethod
@@ -188,8 +186,7 @@ class ParallelRuntime(Runtime):
         runtime, shares = cls._again(saved, saved["workers"], folder)
         budget = None if memory is None else _each(memory, len(shares))
         parts = [_part_of(spill, share, runtime._epoch) for share in shares]
-        begin = [("begin", share, None, part, found.number, budget) for share, part in zip(shares, parts, strict=True)]
-        runtime._crew.ask_each(begin)
+        runtime._crew.begin(shares, [(None, part, found.number, budget) for part in parts])
         runtime._number, runtime.note = found.number, found.note
         return runtime
 
@@ -204,7 +201,7 @@ class ParallelRuntime(Runtime):
         return runtime, shares
 
     def close(self) -> None:
-        """End the processes. They also end when nothing refers to the runtime any more, and with this process."""
+        """End the workers. They also end when nothing refers to the runtime any more, and with this process."""
         self._finished = True
         self._crew.close()
 
@@ -223,10 +220,7 @@ class ParallelRuntime(Runtime):
         if not self._crew.close.alive:
             raise StateError("close() was called: make a new Runtime, or go on from a version or a snapshot")
         if self._crew.broken:
-            raise StateError(
-                "a call before this one ended half-way, by an error or because its pieces were not taken to the end: "
-                "go on from the last version with Runtime.open(…), or from the last snapshot"
-            )
+            raise StateError(HALF_WAY)
 
     def _told(self, method: str, *given: Any) -> Output:
         self._open()

@@ -67,6 +67,14 @@ static int expects(Py_ssize_t given, Py_ssize_t wanted)
     return given == wanted;
 }
 
+/* Raise an exception, with or without the interpreter's lock. */
+static void complain(PyObject *type, const char *what)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyErr_SetString(type, what);
+    PyGILState_Release(state);
+}
+
 static PyObject *fresh(npy_intp n, int type)
 {
     return PyArray_SimpleNew(1, &n, type);

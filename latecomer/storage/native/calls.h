@@ -92,7 +92,7 @@ static int roomy(Follow *f)
     size_t places = (size_t)program->bound * GROUP * sizeof *f->seed_place;
     char *memory = malloc(sources + columns + latest + places + (size_t)program->moves * sizeof *f->level);
     if (memory == NULL) {
-        PyErr_NoMemory();
+        complain(PyExc_MemoryError, "there is none for an order");
         return 0;
     }
     memset(memory, 0, sources + columns);
@@ -160,9 +160,9 @@ static PyObject *nones(int64_t n)
 static int sound_so_far(const Follow *f)
 {
     if (f->bound.lost)
-        PyErr_SetString(PyExc_IndexError, "a reference is not in the log");
+        complain(PyExc_IndexError, "a reference is not in the log");
     else if (f->short_of_memory)
-        PyErr_NoMemory();
+        complain(PyExc_MemoryError, "there is none for so many matches");
     return !f->bound.lost && !f->short_of_memory;
 }
 

@@ -181,12 +181,15 @@ static PyObject *take_out(PyObject *self, PyObject *const *args, Py_ssize_t coun
         if ((hashes = fresh(n, NPY_UINT64)) && (refs = fresh(n, NPY_INT64))) {
             uint64_t *out = DATA(hashes);
             int64_t *told = DATA(refs);
+            NPY_BEGIN_THREADS_DEF;
+            NPY_BEGIN_THREADS_THRESHOLDED(end - begin);
             for (npy_intp at = begin, row = 0; row < n; at++)
                 if (table.words[at]) {
                     out[row] = table.words[at] >> 32 << 32;
                     told[row++] = id_ref(&table, at, base);
                 }
             memset(table.words + begin, 0, (end - begin) * sizeof *table.words);
+            NPY_END_THREADS;
             result = PyTuple_Pack(2, hashes, refs);
         }
     }

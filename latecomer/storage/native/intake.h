@@ -278,33 +278,58 @@ static int is_plain(Reading *to, const ArrowSchema *schema, const ArrowArray *ro
            !to->time->valid && (!to->id || has_hashes(to->id));
 }
 
-/* Fills the outputs; whether all times lie within bounds. */
-static int read_all(Reading *to)
+/* Whether times are taken as they lie in the batch. */
+static inline int is_as_is(const Reading *to)
 {
-    npy_intp n = to->n;
-    uint64_t said = 0;
-    if (!scale_times(to->time, n, to->factor, to->divisor, to->most, to->ts))
+    return to->factor == 1 && to->divisor == 1;
+}
+
+/* Event times in the stream's units. */
+static inline const int64_t *times_of(const Reading *to)
+{
+    return is_as_is(to) ? to->time->values : to->ts;
+}
+
+/* A column from a row on. */
+static Field field_from(const Field *field, npy_intp row)
+{
+    Field own = *field;
+    own.skip += row;
+    if (own.values && own.kind != OF_BIT)
+        own.values = (const char *)own.values + row * WIDTHS[own.kind];
+    if (own.hashes)
+        own.hashes += row;
+    return own;
+}
+
+/* Fills the outputs of `n` rows from `begin` on; whether all times lie within bounds. */
+static int read_rows_from(const Reading *to, npy_intp begin, npy_intp n)
+{
+    uint64_t said = 0, *contents = to->contents + begin, *words = to->words + begin;
+    int64_t *numbers = to->numbers + begin;
+    Field time = field_from(to->time, begin), type = field_from(to->type, begin);
+    if (!scale_times(&time, n, to->factor, to->divisor, to->most, to->ts ? to->ts + begin : NULL))
         return 0;
-    const int64_t *ts = to->factor == 1 && to->divisor == 1 ? to->time->values : to->ts;
-    number_types(to->type, n, to->edges, to->letters, to->names, to->numbers);
+    const int64_t *ts = times_of(to) + begin;
+    number_types(&type, n, to->edges, to->letters, to->names, numbers);
     for (npy_intp i = 0; i < n; i++)
-        to->contents[i] = ((uint64_t)ts[i] * ((uint64_t)to->types + 1) + (uint64_t)to->numbers[i]) * GOLDEN;
+        contents[i] = ((uint64_t)ts[i] * ((uint64_t)to->types + 1) + (uint64_t)numbers[i]) * GOLDEN;
     for (npy_intp i = 0; !to->id && i < n; i++)
-        to->ids[i] = mix((uint64_t)(to->first + i) + GOLDEN);
+        to->ids[begin + i] = mix((uint64_t)(to->first + begin + i) + GOLDEN);
     for (npy_intp i = 0; i < to->columns; i++) {
-        const Field *field = to->fields + i;
-        if (field->role & IS_SAID) {
-            words_of(field, n, 0, to->words);
-            add_words(field, n, ++said, to->words, to->contents);
+        Field field = field_from(to->fields + i, begin);
+        if (field.role & IS_SAID) {
+            words_of(&field, n, 0, words);
+            add_words(&field, n, ++said, words, contents);
         }
-        if (field->hashes != NULL) {
-            words_of(field, n, 1, field->hashes);
-            for (npy_intp j = 0; !is_text(field) && j < n; j++)
-                field->hashes[j] = mix(field->hashes[j] + GOLDEN);
+        if (field.hashes != NULL) {
+            words_of(&field, n, 1, field.hashes);
+            for (npy_intp j = 0; !is_text(&field) && j < n; j++)
+                field.hashes[j] = mix(field.hashes[j] + GOLDEN);
         }
     }
     for (npy_intp i = 0; i < n; i++)
-        to->contents[i] = mix(to->contents[i]);
+        contents[i] = mix(contents[i]);
     return 1;
 }
 
@@ -385,7 +410,7 @@ static PyObject *read_rows(PyObject *self, PyObject *const *args, Py_ssize_t cou
     }
     if (!is_plain(&to, schema, rows, roles))
         goto done;
-    int as_is = to.factor == 1 && to.divisor == 1;
+    int as_is = is_as_is(&to);
     if (!(numbers = fresh(to.n, NPY_INT64)) || !(contents = fresh(to.n, NPY_UINT64)) ||
         !(ids = fresh(to.n, NPY_UINT64)) || !(ts = fresh(as_is ? 0 : to.n, NPY_INT64)) || !(hashes = PyList_New(0)) ||
         !(kept = PyList_New(0)))
@@ -408,7 +433,7 @@ static PyObject *read_rows(PyObject *self, PyObject *const *args, Py_ssize_t cou
     int within;
     NPY_BEGIN_THREADS_DEF;
     NPY_BEGIN_THREADS_THRESHOLDED(to.n);
-    within = read_all(&to);
+    within = read_rows_from(&to, 0, to.n);
     NPY_END_THREADS;
     if (!within)
         goto done;
@@ -488,12 +513,15 @@ static PyObject *judge(PyObject *self, PyObject *const *args, Py_ssize_t count)
         return NULL;
     if ((ts = array(args[0], 8, &n, &held)) && (types = array(args[1], 8, &n, &held)) && (behind = fresh(n, NPY_INT64))) {
         int64_t *by = DATA(behind);
+        NPY_BEGIN_THREADS_DEF;
+        NPY_BEGIN_THREADS_THRESHOLDED(n);
         for (npy_intp i = 0; i < n; i++) {
             clock = ts[i] > clock ? ts[i] : clock;
             by[i] = (int64_t)((uint64_t)clock - (uint64_t)ts[i]);
             late |= types[i] >= 0 && ts[i] < clock - delay;
             known += types[i] >= 0;
         }
+        NPY_END_THREADS;
         result = Py_BuildValue("LNnN", (long long)clock, PyBool_FromLong(late), (Py_ssize_t)known, behind);
     }
     let_go(&held);

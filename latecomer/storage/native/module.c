@@ -48,6 +48,7 @@
 #include "waiting.h"
 #include "plan.h"
 #include "step_rows.h"
+#include "joint.h"
 #include "step_log.h"
 #include "step_stores.h"
 #include "step_waits.h"
@@ -63,7 +64,8 @@ static PyMethodDef methods[] = {
     METHOD(equal_texts),  METHOD(reached),  METHOD(below),  METHOD(fuse),        METHOD(fuse_build),   METHOD(sift),
     METHOD(sow),          METHOD(held),     METHOD(ranks),       METHOD(pick),         METHOD(judge),
     METHOD(program),      METHOD(follow),   METHOD(follow_each), METHOD(resume),       METHOD(read_rows),
-    METHOD(write_changes), METHOD(plan),    METHOD(step),        {NULL, NULL, 0, NULL},
+    METHOD(write_changes), METHOD(plan),    METHOD(step),        METHOD(joint),
+    {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_compiled", "Compiled kernels of storage.", 0, methods};

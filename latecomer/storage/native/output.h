@@ -17,7 +17,7 @@ static char *make_leaf(ArrowArray *leaf, int64_t n, int64_t first, int64_t secon
     char *block = malloc(begin + (second < 0 ? 0 : second) + 8);
     memset(leaf, 0, sizeof *leaf);
     if (block == NULL) {
-        PyErr_NoMemory();
+        complain(PyExc_MemoryError, "there is none for a column of changes");
         return NULL;
     }
     const void **buffers = (const void **)block;
@@ -36,7 +36,7 @@ static char *make_leaf(ArrowArray *leaf, int64_t n, int64_t first, int64_t secon
 static int32_t *make_texts(ArrowArray *leaf, int64_t n, int64_t bytes, char **letters)
 {
     if (bytes > INT32_MAX) {
-        PyErr_SetString(PyExc_MemoryError, "the texts of one piece of changes are longer than 2 GiB");
+        complain(PyExc_MemoryError, "the texts of one piece of changes are longer than 2 GiB");
         leaf->release = NULL;
         return NULL;
     }
@@ -171,25 +171,24 @@ static inline uint64_t id_hash(const ArrowArray *leaf, const Ids *ids, npy_intp 
     return mix((word ^ salt) + GOLDEN);
 }
 
-static int make_ops(ArrowArray *leaf, npy_intp n, PyObject *ops)
+/* Whether matches come, and how many of them. */
+typedef struct {
+    int insert;
+    Py_ssize_t rows;
+} Gain;
+
+static int make_ops(ArrowArray *leaf, npy_intp n, const Gain *ops, npy_intp count)
 {
     char *letters;
     int32_t *edges = make_texts(leaf, n, 6 * n, &letters);
-    Py_ssize_t at = 0, pairs = edges ? PyList_GET_SIZE(ops) : 0;
-    for (Py_ssize_t i = 0; i < pairs; i++) {
-        int insert;
-        Py_ssize_t rows;
-        if (!PyArg_ParseTuple(PyList_GET_ITEM(ops, i), "pn", &insert, &rows))
-            return 0;
-        if (rows < 0 || at + rows > n)
-            break;
-        for (Py_ssize_t row = 0; row < rows; row++, at++) {
-            memcpy(letters + 6 * at, insert ? "insert" : "delete", 6);
+    npy_intp at = 0;
+    for (npy_intp i = 0; edges && i < count && ops[i].rows >= 0 && at + ops[i].rows <= n; i++)
+        for (npy_intp end = at + ops[i].rows; at < end; at++) {
+            memcpy(letters + 6 * at, ops[i].insert ? "insert" : "delete", 6);
             edges[at + 1] = (int32_t)(6 * (at + 1));
         }
-    }
     if (edges != NULL && at != n)
-        PyErr_SetString(PyExc_TypeError, "the ops are not so many as the matches");
+        complain(PyExc_TypeError, "the ops are not so many as the matches");
     return edges != NULL && at == n;
 }
 
@@ -256,13 +255,13 @@ static int make_lists(ArrowArray *leaf, npy_intp n, npy_intp each, Changes *chan
 }
 
 /* The fixed columns of changes as rows of `slot`; 0, with an exception and an empty slot: there is no memory for them, or
- * `ops`, a list of (insert, rows), does not tell of all. `first` and `last` are their first and last times. */
-static int make_changes(ArrowArray *slot, npy_intp n, PyObject *ops, const char *name, Py_ssize_t length,
+ * `ops` do not tell of all. `first` and `last` are their first and last times. The interpreter's lock is not needed. */
+static int make_changes(ArrowArray *slot, npy_intp n, const Gain *ops, npy_intp count, const char *name, Py_ssize_t length,
                         const uint64_t *halves, const Ids *ids, const int64_t *first, const int64_t *last)
 {
     Changes *changes = calloc(1, sizeof *changes);
     if (changes == NULL) {
-        PyErr_NoMemory();
+        complain(PyExc_MemoryError, "there is none for changes");
         return 0;
     }
     for (int i = 0; i < COLUMNS; i++)
@@ -272,13 +271,28 @@ static int make_changes(ArrowArray *slot, npy_intp n, PyObject *ops, const char 
     slot->children = changes->pointers;
     slot->private_data = changes;
     slot->release = release_changes;
-    int good = make_ops(to + OP, n, ops) && make_names(to + QUERY, n, name, length) &&
+    int good = make_ops(to + OP, n, ops, count) && make_names(to + QUERY, n, name, length) &&
                make_lists(to + EVENTS, n, n > 0 ? ids->n / n : 1, changes, ids) &&
                make_match_ids(to + MATCH_ID, n, n > 0 ? ids->n / n : 1, &changes->element, ids, halves) &&
                make_words(to + FIRST_TS, n, 8, first) && make_words(to + LAST_TS, n, 8, last);
     if (!good)
         release_changes(slot);
     return good;
+}
+
+/* The (insert, rows) of a list; NULL, with an exception: it has others, or there is no memory. */
+static Gain *ops_of(PyObject *list)
+{
+    Py_ssize_t count = PyList_GET_SIZE(list);
+    Gain *ops = malloc((size_t)(count + 1) * sizeof *ops);
+    if (ops == NULL)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; ops && i < count; i++)
+        if (!PyArg_ParseTuple(PyList_GET_ITEM(list, i), "pn", &ops[i].insert, &ops[i].rows)) {
+            free(ops);
+            ops = NULL;
+        }
+    return ops;
 }
 
 /* write_changes(slot, ops, name, ids, is_signed, refs, shift, first, last, name_high, name_low)
@@ -326,7 +340,13 @@ static PyObject *write_changes(PyObject *self, PyObject *const *args, Py_ssize_t
         let_go(&held);
         return NULL;
     }
-    good = make_changes(slot, n, args[1], name, length, halves, &ids, first, last);
+    Gain *ops = ops_of(args[1]);
+    npy_intp count_ops = PyList_GET_SIZE(args[1]);
+    NPY_BEGIN_THREADS_DEF;
+    NPY_BEGIN_THREADS_THRESHOLDED(n);
+    good = ops && make_changes(slot, n, ops, count_ops, name, length, halves, &ids, first, last);
+    NPY_END_THREADS;
+    free(ops);
     let_go(&held);
     if (!good)
         return NULL;

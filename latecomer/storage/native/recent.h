@@ -50,7 +50,7 @@ static int recent_room(Recent *recent, npy_intp n)
     recent->room = recent->nbytes = 0;
     recent->codes = malloc((size_t)n * (sizeof *recent->codes + sizeof *recent->refs));
     if (recent->codes == NULL) {
-        PyErr_NoMemory();
+        complain(PyExc_MemoryError, "there is none for a store's events");
         return 0;
     }
     recent->refs = (int64_t *)(recent->codes + n);

@@ -219,12 +219,15 @@ static PyObject *arrange_each(PyObject *self, PyObject *const *args, Py_ssize_t 
                      (PyTuple_GET_ITEM(pair, 1) == Py_None || (hashes = array(PyTuple_GET_ITEM(pair, 1), 8, &n, &own)))) {
                 int64_t ref = first;
                 heap.n = 0;
+                NPY_BEGIN_THREADS_DEF;
+                NPY_BEGIN_THREADS_THRESHOLDED(n);
                 /* Whatever is written for a row of another type is written over by the next one. */
                 for (npy_intp row = 0; row < n; row++) {
                     drop_item(&heap, hashes ? hashes[row] : 0, ts[row], ref);
                     heap.n += types[row] == number;
                     ref += types[row] >= 0;
                 }
+                NPY_END_THREADS;
                 made = heap.n ? arranged(&heap) : Py_NewRef(Py_None);
             }
             let_go(&own);

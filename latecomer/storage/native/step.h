@@ -38,7 +38,8 @@ static void step_rests(const Step *step, int undone)
 /* step(plan, schema, slot, first, clock, delay, dense, tables) -> (the clock after all rows, how many are of a type that is
  * asked for, how many of these count here, by how much each row is behind the clock, answers) | None
  *
- * `schema` is the capsule of a record batch's schema, and `slot` holds its struct ArrowArray, which is released; `first` is the number of its first row; no row may be later than
+ * `schema` is the capsule of a record batch's schema, and `slot` holds its struct ArrowArray, which is released, or is what
+ * joint() has made of it, and is read with the steps of others; `first` is the number of its first row; no row may be later than
  * `delay`; `dense` is the number of the log's first event, which has no gaps behind it; `tables` are the first six arguments
  * of put(), in which there is room, and the least reference. Answers are those of the queries that find something, in their order. None: nothing has
  * been done. */
@@ -52,26 +53,29 @@ static PyObject *step(PyObject *self, PyObject *const *args, Py_ssize_t count)
         return NULL;
     const ArrowSchema *schema = PyCapsule_GetPointer(args[1], "arrow_schema");
     PyObject **tables = schema ? items(args[7], 7, "parts of an index") : NULL;
-    npy_intp room = -1;
-    ArrowArray *rows = tables ? array(args[2], 8, &room, &held) : NULL;
+    Joint *shared = PyCapsule_CheckExact(args[2]) ? PyCapsule_GetPointer(args[2], "latecomer.joint") : NULL;
+    ArrowArray *rows = shared ? &shared->array : PyErr_Occurred() ? NULL : slot_of(args[2], &held);
     PyObject *behind = NULL, *answers = NULL, *result = NULL;
-    if (rows && (room * 8 < (npy_intp)sizeof *rows || !rows->release)) {
-        PyErr_SetString(PyExc_TypeError, "a slot is needed with rows in it");
-        rows = NULL;
-    }
-    if (rows == NULL || !id_table(tables, &step.tables[0], &held) || !id_table(tables + 2, &step.tables[1], &held) ||
+    if (tables == NULL || rows == NULL || !id_table(tables, &step.tables[0], &held) || !id_table(tables + 2, &step.tables[1], &held) ||
         !integer(tables[4], &step.first) || !integer(tables[5], &step.done) || !integer(tables[6], &step.base))
         goto done;
     step.before = step.clock;
     step.begin = dense + span_length(step.plan->ts);
     if (rows->length > MOST_ROWS || !(behind = fresh(rows->length, NPY_INT64)) || !(answers = PyList_New(0)) ||
-        !step_reads(&step, schema, rows, first) || !step_judges(&step, delay, DATA(behind)) || !step_shares(&step) ||
-        !step_fits(&step) || !step_enters(&step))
+        (shared && !joint_begins(shared, step.plan, schema, first)) || !step_opens(step.plan))
         goto done;
-    step_logs(&step);
-    int fine = step_arranges(&step) && step_opens(&step) && step_shows(&step);
+    int fine;
+    NPY_BEGIN_THREADS_DEF;
+    NPY_BEGIN_THREADS_THRESHOLDED(rows->length);
+    fine = step_begins(&step, rows->length, first) &&
+           (shared ? step_joins(&step, shared) : step_reads(&step, schema, rows)) &&
+           step_judges(&step, delay, DATA(behind)) && step_shares(&step) && step_fits(&step) && step_enters(&step);
+    if (fine)
+        step_logs(&step);
+    fine = fine && step_arranges(&step) && step_stores(&step) && step_shows(&step);
     for (npy_intp i = 0; fine && i < step.plan->askers; i++)
         fine = step_answers(&step, step.plan->asker + i, dense, answers);
+    NPY_END_THREADS;
     if (fine)
         result = Py_BuildValue("LnnOO", (long long)step.clock, (Py_ssize_t)step.counted, (Py_ssize_t)step.known, behind,
                                answers);
@@ -81,7 +85,7 @@ done:
     step_rests(&step, result == NULL);
     if (result == NULL)
         forget_ids(step.tables, step.places, step.entered);
-    if (rows)
+    if (rows && !shared)
         rows->release(rows);
     Py_XDECREF(behind);
     Py_XDECREF(answers);

@@ -1,4 +1,5 @@
-/* The answers of a step: what each query finds from the new events on, and how it is told. */
+/* The answers of a step: what each query finds from the new events on, and how it is told. All of it goes without the
+ * interpreter's lock, which is taken to make what is handed to Python alone. */
 
 /* Follow an order from seeds to the end; 0: it finds too much, or there is an exception. */
 static int step_follows(const Step *step, const Order *order, const Seeds *seeds, int64_t dense, Follow *f)
@@ -30,10 +31,7 @@ static int step_follows(const Step *step, const Order *order, const Seeds *seeds
     }
     for (int64_t i = 0; i < program->columns; i++)
         f->bound.columns[i] = step->columns[order->columns[i]];
-    NPY_BEGIN_THREADS_DEF;
-    NPY_BEGIN_THREADS_THRESHOLDED(f->n);
     follow_on(f, step->plan->most);
-    NPY_END_THREADS;
     return sound_so_far(f) && f->depth < 0 && f->seed == f->n;
 }
 
@@ -44,8 +42,8 @@ static inline int64_t moment_of(const Asker *asker, int64_t ts)
 }
 
 /* Write a query's changes into its slot: `n` matches, with `refs` and `ts` for each of its parts. */
-static int step_writes(const Step *step, Asker *asker, int64_t dense, PyObject *ops, npy_intp n, const int64_t *refs,
-                       const int64_t *ts)
+static int step_writes(const Step *step, Asker *asker, int64_t dense, const Gain *ops, npy_intp count, npy_intp n,
+                       const int64_t *refs, const int64_t *ts)
 {
     const Column *column = step->columns + step->plan->id;
     Ids ids = {.n = n * asker->each, .size = column->n, .is_signed = asker->is_signed, .refs = refs, .shift = dense};
@@ -59,12 +57,12 @@ static int step_writes(const Step *step, Asker *asker, int64_t dense, PyObject *
         ids.words = column->values;
     }
     if (!ids_lie_within(&ids, letters)) {
-        PyErr_SetString(PyExc_IndexError, "a reference is not in the log");
+        complain(PyExc_IndexError, "a reference is not in the log");
         return 0;
     }
     int64_t *times = malloc((size_t)(2 * n + 1) * sizeof *times);
     if (times == NULL) {
-        PyErr_NoMemory();
+        complain(PyExc_MemoryError, "there is none for the times of changes");
         return 0;
     }
     for (npy_intp i = 0; i < n; i++) {
@@ -73,37 +71,68 @@ static int step_writes(const Step *step, Asker *asker, int64_t dense, PyObject *
     }
     if (asker->slot.release) /* nobody took what is there */
         asker->slot.release(&asker->slot);
-    int good = make_changes(&asker->slot, n, ops, asker->name, asker->length, asker->halves, &ids, times, times + n);
+    int good = make_changes(&asker->slot, n, ops, count, asker->name, asker->length, asker->halves, &ids, times, times + n);
     free(times);
     return good;
 }
 
-/* What is found, put into `answers`: (number, [(whether matches come, how many)], address of the slot), or with refs and ts
- * in place of the address. 0: there is an exception. */
+/* Put what is found into `answers`: (number, [(whether matches come, how many)], address of the slot), or with refs and ts
+ * in place of the address. */
+static int step_hands(const Asker *asker, const Gain *ops, npy_intp count, PyObject *refs, PyObject *ts, PyObject *answers)
+{
+    PyObject *list = PyList_New(0), *answer = NULL;
+    int fine = list != NULL;
+    for (npy_intp i = 0; fine && i < count; i++)
+        fine = put_into(list, Py_BuildValue("Nn", PyBool_FromLong(ops[i].insert), ops[i].rows));
+    if (fine && refs)
+        answer = Py_BuildValue("LOOO", (long long)asker->number, list, refs, ts);
+    else if (fine)
+        answer = Py_BuildValue("LOK", (long long)asker->number, list, (unsigned long long)(uintptr_t)&asker->slot);
+    fine = fine && put_into(answers, answer);
+    Py_XDECREF(list);
+    return fine;
+}
+
+/* Bring together what a query's orders have found, and tell it. 0: there is an exception. */
 static int step_tells(const Step *step, Asker *asker, int64_t dense, const Follow *follows, npy_intp made, npy_intp n,
                       PyObject *answers)
 {
-    npy_intp size[2] = {n, asker->each};
-    PyObject *ops = PyList_New(0), *answer = NULL;
-    PyObject *refs = PyArray_SimpleNew(2, size, NPY_INT64), *ts = PyArray_SimpleNew(2, size, NPY_INT64);
-    int fine = ops && refs && ts;
-    int64_t *own_refs = fine ? DATA(refs) : NULL, *own_ts = fine ? DATA(ts) : NULL;
+    int writes = asker->name && step->plan->id >= 0, fine = 1;
+    npy_intp size[2] = {n, asker->each}, count = 0;
+    Gain ops[MOST_ORDERS];
+    PyObject *arrays[2] = {NULL, NULL};
+    int64_t *memory = NULL, *refs, *ts;
+    PyGILState_STATE state;
+    if (writes) {
+        memory = malloc((size_t)(2 * n * asker->each + 1) * sizeof *memory);
+        refs = memory;
+        ts = memory + n * asker->each;
+        if (memory == NULL)
+            complain(PyExc_MemoryError, "there is none for matches");
+        fine = memory != NULL;
+    } else {
+        state = PyGILState_Ensure();
+        for (int i = 0; fine && i < 2; i++)
+            fine = (arrays[i] = PyArray_SimpleNew(2, size, NPY_INT64)) != NULL;
+        refs = fine ? DATA(arrays[0]) : NULL;
+        ts = fine ? DATA(arrays[1]) : NULL;
+        PyGILState_Release(state);
+    }
+    int64_t *next_ref = refs, *next_ts = ts;
     for (npy_intp i = 0; fine && i < made; i++) {
         if (!follows[i].count)
             continue;
-        fine = put_into(ops, Py_BuildValue("Nn", PyBool_FromLong(asker->order[i].gains), (Py_ssize_t)follows[i].count));
-        if (fine && !(fine = take_found(follows + i, asker->parts, asker->each, &own_refs, &own_ts)))
-            PyErr_SetString(PyExc_TypeError, "a component is asked for that an order does not bind");
+        ops[count++] = (Gain){asker->order[i].gains, (Py_ssize_t)follows[i].count};
+        if (!(fine = take_found(follows + i, asker->parts, asker->each, &next_ref, &next_ts)))
+            complain(PyExc_TypeError, "a component is asked for that an order does not bind");
     }
-    if (fine && asker->name && step->plan->id >= 0) {
-        if ((fine = step_writes(step, asker, dense, ops, n, DATA(refs), DATA(ts))))
-            answer = Py_BuildValue("LOK", (long long)asker->number, ops, (unsigned long long)(uintptr_t)&asker->slot);
-    } else if (fine)
-        answer = Py_BuildValue("LOOO", (long long)asker->number, ops, refs, ts);
-    fine = fine && put_into(answers, answer);
-    Py_XDECREF(ops);
-    Py_XDECREF(refs);
-    Py_XDECREF(ts);
+    fine = fine && (!writes || step_writes(step, asker, dense, ops, count, n, refs, ts));
+    state = PyGILState_Ensure();
+    fine = fine && step_hands(asker, ops, count, arrays[0], arrays[1], answers);
+    Py_XDECREF(arrays[0]);
+    Py_XDECREF(arrays[1]);
+    PyGILState_Release(state);
+    free(memory);
     return fine;
 }
 

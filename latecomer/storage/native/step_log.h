@@ -17,9 +17,12 @@ static int makes_room(Span *span, npy_intp n, npy_intp width)
 {
     if (span_takes(span, n, width))
         return 1;
+    PyGILState_STATE state = PyGILState_Ensure();
     PyObject *made = PyObject_CallMethod((PyObject *)span, "reserve", "n", (Py_ssize_t)n);
+    int fine = made != NULL && span_takes(span, n, width);
     Py_XDECREF(made);
-    return made != NULL && span_takes(span, n, width);
+    PyGILState_Release(state);
+    return fine;
 }
 
 /* Whether the log takes the rows; 0, perhaps with an exception: not as it is. */
@@ -112,7 +115,7 @@ static int step_enters(Step *step)
             step->places[step->entered++] = take_place(step->tables, table, at, id_mark(hash), step->refs[open[i]]);
     }
     if (left < 0)
-        PyErr_SetString(PyExc_ValueError, "the table is full");
+        complain(PyExc_ValueError, "the table is full");
     return left >= 0;
 }
 

@@ -50,13 +50,54 @@ typedef struct {
     Waits *waits; /* for each query */
 } Step;
 
-/* Read the rows; 0: they are out of the ordinary, or there is no memory for them. */
-static int step_reads(Step *step, const ArrowSchema *schema, const ArrowArray *array, int64_t first)
+/* Find room for what is read of the rows; 0: they are out of the ordinary. */
+static int reading_begins(const Plan *plan, Reading *to, Arena *arena, const ArrowSchema *schema, const ArrowArray *array)
+{
+    size_t n = (size_t)to->n;
+    to->fields = piece_of_arena(arena, (size_t)to->columns * sizeof *to->fields);
+    if (!is_plain(to, schema, array, plan->roles))
+        return 0;
+    to->numbers = piece_of_arena(arena, 8 * n);
+    to->contents = piece_of_arena(arena, 8 * n);
+    to->ids = piece_of_arena(arena, 8 * n);
+    to->words = piece_of_arena(arena, 8 * n);
+    to->ts = is_as_is(to) ? NULL : piece_of_arena(arena, 8 * n);
+    for (npy_intp i = 0; i < to->columns; i++) {
+        Field *field = to->fields + i;
+        if (field->role & IS_ID)
+            field->hashes = to->ids;
+        else if (field->role & IS_HASHED) {
+            if (!is_hashable(field))
+                return 0;
+            field->hashes = piece_of_arena(arena, 8 * n);
+        }
+    }
+    return 1;
+}
+
+/* Whether the log can keep what was read. */
+static int step_keeps(const Step *step)
+{
+    const Plan *plan = step->plan;
+    for (npy_intp i = 0; i < plan->columns; i++) {
+        const Kept *kept = plan->column + i;
+        const Field *field = step->rows.fields + kept->field;
+        if (kept->field >= 0 && ((field->valid && !kept->valid) || field->kind == OF_NOTHING ||
+                                 is_text(field) != (kept->offsets != NULL) ||
+                                 (field->kind == OF_BIT) != (kept->kind == BOOLEAN) ||
+                                 (!is_text(field) && field->kind != OF_BIT && WIDTHS[field->kind] != kept->width)))
+            return 0;
+    }
+    return 1;
+}
+
+/* Find room for a batch of so many rows. */
+static int step_begins(Step *step, npy_intp length, int64_t first)
 {
     Plan *plan = step->plan;
     Reading *to = &step->rows;
     *to = plan->reading;
-    to->n = array->length;
+    to->n = length;
     to->first = first;
     size_t n = (size_t)to->n, hashed = 1, words;
     for (npy_intp i = 0; i < to->columns; i++)
@@ -69,47 +110,21 @@ static int step_reads(Step *step, const ArrowSchema *schema, const ArrowArray *a
         rest += plan->stock[i].filter ? (size_t)plan->stock[i].filter->columns * sizeof(Column) + 16 : 0;
     step->arena.memory = step->arena.at = malloc(8 * words + fields + rest + 256);
     if (step->arena.memory == NULL) {
-        PyErr_NoMemory();
+        complain(PyExc_MemoryError, "there is none for a batch");
         return 0;
     }
-    to->fields = piece_of_arena(&step->arena, fields);
     size_t waits = (size_t)plan->askers * sizeof *step->waits;
     step->waits = memset(piece_of_arena(&step->arena, waits), 0, waits);
-    if (!is_plain(to, schema, array, plan->roles))
+    return 1;
+}
+
+/* Read the rows; 0: they are out of the ordinary. */
+static int step_reads(Step *step, const ArrowSchema *schema, const ArrowArray *array)
+{
+    if (!reading_begins(step->plan, &step->rows, &step->arena, schema, array) || !step_keeps(step) ||
+        !read_rows_from(&step->rows, 0, step->rows.n))
         return 0;
-    for (npy_intp i = 0; i < plan->columns; i++) {
-        const Kept *kept = plan->column + i;
-        const Field *field = to->fields + kept->field;
-        if (kept->field >= 0 && ((field->valid && !kept->valid) || field->kind == OF_NOTHING ||
-                                 is_text(field) != (kept->offsets != NULL) ||
-                                 (field->kind == OF_BIT) != (kept->kind == BOOLEAN) ||
-                                 (!is_text(field) && field->kind != OF_BIT && WIDTHS[field->kind] != kept->width)))
-            return 0;
-    }
-    int as_is = to->factor == 1 && to->divisor == 1;
-    to->numbers = piece_of_arena(&step->arena, 8 * n);
-    to->contents = piece_of_arena(&step->arena, 8 * n);
-    to->ids = piece_of_arena(&step->arena, 8 * n);
-    to->words = piece_of_arena(&step->arena, 8 * n);
-    to->ts = as_is ? NULL : piece_of_arena(&step->arena, 8 * n);
-    for (npy_intp i = 0; i < to->columns; i++) {
-        Field *field = to->fields + i;
-        if (field->role & IS_ID)
-            field->hashes = to->ids;
-        else if (field->role & IS_HASHED) {
-            if (!is_hashable(field))
-                return 0;
-            field->hashes = piece_of_arena(&step->arena, 8 * n);
-        }
-    }
-    int plain;
-    NPY_BEGIN_THREADS_DEF;
-    NPY_BEGIN_THREADS_THRESHOLDED(to->n);
-    plain = read_all(to);
-    NPY_END_THREADS;
-    if (!plain)
-        return 0;
-    step->times = as_is ? to->time->values : to->ts;
+    step->times = times_of(&step->rows);
     return 1;
 }
 

@@ -76,30 +76,50 @@ static int step_arranges(Step *step)
     return 1;
 }
 
-/* Let the stores tell of their runs where these have changed, and where there is no room for the new events. */
-static int step_opens(Step *step)
+/* Let a store tell of its runs where these have changed; `asked`: in any case. 0: there is an exception. */
+static int stock_opens(Stock *stock, int64_t bits, int asked)
+{
+    Recent *recent = stock->recent;
+    if (asked || recent->runs == Py_None) {
+        PyObject *told = PyErr_Occurred() ? NULL : PyObject_CallMethod(stock->store, "expose", NULL);
+        if (told == NULL)
+            return 0;
+        Py_DECREF(told);
+    }
+    if (recent->runs == stock->seen)
+        return 1;
+    source_done(&stock->known);
+    Py_CLEAR(stock->seen);
+    if (!source_of(recent->runs, bits, &stock->known))
+        return 0;
+    stock->seen = Py_NewRef(recent->runs);
+    return 1;
+}
+
+/* Let all of them tell. */
+static int step_opens(Plan *plan)
+{
+    int fine = 1;
+    for (npy_intp i = 0; fine && i < plan->stocks; i++)
+        fine = stock_opens(plan->stock + i, plan->bits, 0);
+    return fine;
+}
+
+/* Whether the stores take the new events, perhaps after they have made what was recent a run of their own. */
+static int step_stores(Step *step)
 {
     Plan *plan = step->plan;
-    for (npy_intp i = 0; i < plan->stocks; i++) {
+    int fine = 1;
+    for (npy_intp i = 0; fine && i < plan->stocks; i++) {
         Stock *stock = plan->stock + i;
-        Recent *recent = stock->recent;
-        if (recent->runs == Py_None || !recent_takes(recent, step->arrivals + i)) {
-            PyObject *told = PyErr_Occurred() ? NULL : PyObject_CallMethod(stock->store, "expose", NULL);
-            if (told == NULL)
-                return 0;
-            Py_DECREF(told);
-            if (!recent_takes(recent, step->arrivals + i))
-                return 0;
-        }
-        if (recent->runs != stock->seen) {
-            source_done(&stock->known);
-            Py_CLEAR(stock->seen);
-            if (!source_of(recent->runs, plan->bits, &stock->known))
-                return 0;
-            stock->seen = Py_NewRef(recent->runs);
-        }
+        if (recent_takes(stock->recent, step->arrivals + i))
+            continue;
+        PyGILState_STATE state = PyGILState_Ensure();
+        fine = stock_opens(stock, plan->bits, 1);
+        PyGILState_Release(state);
+        fine = fine && recent_takes(stock->recent, step->arrivals + i);
     }
-    return 1;
+    return fine;
 }
 
 /* Put the runs of some events into a source, each behind those of its slice. */
@@ -125,7 +145,7 @@ static int step_shows(Step *step)
         room += (size_t)(2 * (plan->stock[i].known.count + 2 * MOST_SLICES) + MOST_SLICES);
     Run *next = step->runs = malloc((room + 1) * sizeof *next);
     if (next == NULL) {
-        PyErr_NoMemory();
+        complain(PyExc_MemoryError, "there is none for what is seen of stores");
         return 0;
     }
     step->views = piece_of_arena(&step->arena, VIEWS * (size_t)plan->stocks * sizeof *step->views);

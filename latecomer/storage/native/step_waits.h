@@ -9,7 +9,7 @@ static int64_t *row_behind(int64_t **rows, npy_intp n, npy_intp *room, npy_intp 
         npy_intp more = 2 * n + 64;
         int64_t *own = realloc(*rows, (size_t)more * (size_t)width * sizeof *own);
         if (own == NULL) {
-            PyErr_NoMemory();
+            complain(PyExc_MemoryError, "there is none for matches that wait");
             return NULL;
         }
         *rows = own;
@@ -18,18 +18,25 @@ static int64_t *row_behind(int64_t **rows, npy_intp n, npy_intp *room, npy_intp 
     return *rows + n * width;
 }
 
+/* Let what is due until then, and waits elsewhere, be put in; 0, with an exception: that failed. */
+static int waiting_drawn(const Asker *asker, int64_t horizon)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *drawn = PyObject_CallMethod(asker->holding, "draw", "L", (long long)horizon);
+    int fine = drawn != NULL;
+    Py_XDECREF(drawn);
+    PyGILState_Release(state);
+    return fine;
+}
+
 /* Take out what is due; 0, perhaps with an exception: it cannot be, or is too much. */
 static int step_due(const Step *step, const Asker *asker, int64_t dense, Waits *waits, Seeds *seeds)
 {
     Waiting *waiting = asker->waiting;
     npy_intp width = row_width(waiting), parts = waiting->parts;
     int64_t horizon = step->clock - asker->patience - 1;
-    if (waiting->until < horizon) {
-        PyObject *drawn = PyObject_CallMethod(asker->holding, "draw", "L", (long long)horizon);
-        if (drawn == NULL)
-            return 0;
-        Py_DECREF(drawn);
-    }
+    if (waiting->until < horizon && !waiting_drawn(asker, horizon))
+        return 0;
     for (; waiting->count && waiting->rows[0] <= horizon; waits->due++) {
         int64_t *row = waits->due < step->plan->most ? row_behind(&waits->due_rows, waits->due, &waits->due_room, width) : NULL;
         if (row == NULL)
@@ -39,7 +46,7 @@ static int step_due(const Step *step, const Asker *asker, int64_t dense, Waits *
     npy_intp n = waits->due, known = span_length(step->plan->ts);
     const int64_t *times = (const int64_t *)span_first(step->plan->ts);
     if (n && !(waits->seeds = malloc((size_t)n * (size_t)(1 + 2 * parts) * sizeof *waits->seeds))) {
-        PyErr_NoMemory();
+        complain(PyExc_MemoryError, "there is none for matches that are due");
         return 0;
     }
     seeds->n = n;
@@ -51,7 +58,7 @@ static int step_due(const Step *step, const Asker *asker, int64_t dense, Waits *
         for (npy_intp i = 0; i < n; i++) {
             int64_t ref = refs[i] = waits->due_rows[i * width + ROW_HEAD + j];
             if (ref < dense || ref - dense >= known) {
-                PyErr_SetString(PyExc_IndexError, "a reference is not in the log");
+                complain(PyExc_IndexError, "a reference is not in the log");
                 return 0;
             }
             ts[i] = times[ref - dense];
@@ -74,7 +81,7 @@ static int scopes_at(const Program *found, const Program *check, npy_intp *place
         fine = fine && place[2 * i] > 0 && place[2 * i + 1] > 0;
     }
     if (!fine)
-        PyErr_SetString(PyExc_TypeError, "a component is asked for that an order does not bind");
+        complain(PyExc_TypeError, "a component is asked for that an order does not bind");
     return fine;
 }
 

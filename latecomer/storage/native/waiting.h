@@ -29,7 +29,7 @@ static int waiting_room(Waiting *waiting, npy_intp more)
     npy_intp room = 2 * waiting->count + more + 64;
     int64_t *rows = realloc(waiting->rows, (size_t)room * (size_t)row_width(waiting) * sizeof *rows);
     if (rows == NULL) {
-        PyErr_NoMemory();
+        complain(PyExc_MemoryError, "there is none for matches that wait");
         return 0;
     }
     waiting->rows = rows;
