@@ -4,8 +4,8 @@
  * `read_rows`, `write_changes` and `step` are the roads in NumPy and Arrow of `runtime/`); tests compare the two. Arguments are
  * one-dimensional arrays of 64-bit values unless said otherwise; a wrong shape or width raises
  * TypeError, and no function writes to an argument, except the tables of an id index, sieves, a run that is merged
- * some events at a time, and what a step adds to. Nothing here keeps state, but for the events of a Recent and the
- * matches of a Waiting.
+ * some events at a time, and what a step adds to. Nothing here keeps state, but for the events of a Recent, the
+ * matches of a Waiting, and, while several engines read a batch together, its rows.
  * Loops over many rows run without the interpreter's lock.
  */
 #define PY_SSIZE_T_CLEAN
