@@ -151,13 +151,18 @@ def test_what_waits_comes_in_the_order_of_moments_then_as_it_came(given_rows):
     waiting, expected = kernels.Waiting(2), []
     for number, (moment, out) in enumerate(given_rows):
         row = np.array([moment]), (np.array([number]), np.array([-number]), np.array([7]))
-        waiting.add(*row)
+        waiting.add(*row, True)
         expected.append((moment, number))
         if out:
-            moments, columns = waiting.take()
+            moments, columns = waiting.take(99)
             assert waiting.count == waiting.nbytes == 0
-            waiting.add(moments, columns)
-    moments, (refs, others, keys) = waiting.take()
+            waiting.add(moments, columns, False)
+    due, columns = waiting.take(0)
+    assert due.tolist() == sorted(moment for moment, _ in expected if moment <= 0)
+    assert waiting.count == len(expected) - len(due)
+    moments, more = waiting.take(99)
+    moments = np.concatenate([due, moments])
+    refs, others, keys = map(np.concatenate, zip(columns, more, strict=True))
     assert list(zip(moments.tolist(), refs.tolist(), strict=True)) == sorted(expected)
     assert (others == -refs).all()
     assert (keys == 7).all()
@@ -170,14 +175,16 @@ def test_what_cannot_wait_is_refused():
         with pytest.raises(TypeError, match="1 to 32 parts"):
             kernels.Waiting(parts)
     waiting = kernels.Waiting(1)
-    with pytest.raises(TypeError, match="2 arguments"):
+    with pytest.raises(TypeError, match="3 arguments"):
         waiting.add(nothing)
     with pytest.raises(TypeError, match="2 columns"):
-        waiting.add(nothing, (nothing,))
+        waiting.add(nothing, (nothing,), True)
     with pytest.raises(TypeError, match="8-byte"):
-        waiting.add(np.zeros(0, np.int32), (nothing, nothing))
+        waiting.add(np.zeros(0, np.int32), (nothing, nothing), True)
     with pytest.raises(TypeError, match="8-byte"):
-        waiting.add(np.zeros(1, np.int64), (nothing, nothing))
+        waiting.add(np.zeros(1, np.int64), (nothing, nothing), True)
+    with pytest.raises(TypeError, match="int"):
+        waiting.take(None)
     reading = np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros(0, np.uint8), 1, 1, 10, 0
     engine = counting_engine()
     log = engine.log.spans

@@ -48,15 +48,21 @@ class Holding:
     @property
     def timeline(self) -> Timeline:
         """All that waits: so whoever asks anything of it finds it there."""
-        if self.recent is not None and self.recent.until > _NO_SCOPE:
-            self._timeline.add(*self.recent.take())
+        if self._shown:
+            self._timeline.add(*self.recent.take(END))
+            self.recent.until = _NO_SCOPE
         return self._timeline
+
+    @property
+    def _shown(self) -> bool:
+        """Whether steps look at what is :attr:`recent`: then all that they may ask for is there."""
+        return self.recent is not None and self.recent.until > _NO_SCOPE
 
     def draw(self, moment: int) -> None:
         """Show to compiled code all that waits until ``moment``, and some more: each call has its price."""
         moment += self._pattern.window // _PART
         moments, columns = self._timeline.take(moment)
-        self.recent.add(moments, tuple(columns))
+        self.recent.add(moments, tuple(columns), False)
         self.recent.until = moment if len(self._timeline) else END
 
     def ends(self, rows: Rows) -> list[I64]:
@@ -111,12 +117,19 @@ class Holding:
 
     def hold(self, rows: Rows) -> None:
         if len(rows):
-            columns: list[Array] = [rows.ref(i) for i in self._pattern.positives]
-            self.timeline.add(np.maximum.reduce(self.ends(rows)), [*columns, rows.keys.view(np.int64)])
+            columns: list[Array] = [*[rows.ref(i) for i in self._pattern.positives], rows.keys.view(np.int64)]
+            moments = np.maximum.reduce(self.ends(rows))
+            if self._shown:
+                self.recent.add(moments, tuple(map(np.ascontiguousarray, columns)), True)
+            else:
+                self._timeline.add(moments, columns)
 
     def due(self, horizons: list[int]) -> Rows:
         """Take out the matches whose scopes are all covered."""
-        _, refs = self.timeline.take(max(horizons))
+        bound = max(horizons)
+        if self._shown and self.recent.until < bound:
+            self.draw(bound)
+        _, refs = (self.recent if self._shown else self._timeline).take(bound)
         rows = self._rows(refs)
         if len(rows) and min(horizons) < max(horizons):
             closed = self.closed(rows, horizons)

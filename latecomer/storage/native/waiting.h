@@ -86,16 +86,17 @@ static void waiting_gone(PyObject *self)
     Py_TYPE(self)->tp_free(self);
 }
 
-/* add(moments, columns): rows that have waited elsewhere, in the order of their turns; columns are the references of each part,
- * and the keys. */
+/* add(moments, columns, new): rows in the order of their turns, which are new, or have waited elsewhere; columns are the
+ * references of each part, and the keys. */
 static PyObject *waiting_add(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Waiting *waiting = (Waiting *)self;
     const int64_t *moments, *columns[MOST_PARTS + 1];
     int64_t row[ROW_HEAD + MOST_PARTS];
     npy_intp n = -1;
-    if (!expects(count, 2))
+    if (!expects(count, 3))
         return NULL;
+    int64_t *turn = PyObject_IsTrue(args[2]) ? &waiting->last : &waiting->first;
     PyObject **part = items(args[1], waiting->parts + 1, "columns");
     if (!part || !(moments = lent(args[0], 8, &n)))
         return NULL;
@@ -106,7 +107,7 @@ static PyObject *waiting_add(PyObject *self, PyObject *const *args, Py_ssize_t c
         return NULL;
     for (npy_intp i = 0; i < n; i++) {
         row[0] = moments[i];
-        row[1] = waiting->first++;
+        row[1] = (*turn)++;
         row[2] = columns[waiting->parts][i];
         for (npy_intp j = 0; j < waiting->parts; j++)
             row[ROW_HEAD + j] = columns[j][i];
@@ -115,11 +116,29 @@ static PyObject *waiting_add(PyObject *self, PyObject *const *args, Py_ssize_t c
     Py_RETURN_NONE;
 }
 
-/* All rows, which are here no longer, in their order: (moments, columns). */
-static PyObject *waiting_take(PyObject *self, PyObject *unused)
+static int in_order(const void *row, const void *other)
+{
+    return goes_before(row, other) ? -1 : goes_before(other, row);
+}
+
+/* How many rows of the heap, from `at` down, have come by a moment. */
+static npy_intp come_by(const Waiting *waiting, npy_intp at, int64_t moment)
+{
+    if (at >= waiting->count || waiting->rows[at * row_width(waiting)] > moment)
+        return 0;
+    return 1 + come_by(waiting, 2 * at + 1, moment) + come_by(waiting, 2 * at + 2, moment);
+}
+
+/* take(moment): the rows that have come by then, which are here no longer, in their order: (moments, columns). */
+static PyObject *waiting_take(PyObject *self, PyObject *given)
 {
     Waiting *waiting = (Waiting *)self;
-    npy_intp n = waiting->count, parts = waiting->parts;
+    int64_t moment;
+    if (!integer(given, &moment))
+        return NULL;
+    npy_intp n = come_by(waiting, 0, moment), parts = waiting->parts;
+    if (n > 1 && n == waiting->count) /* what is in order is a heap, too */
+        qsort(waiting->rows, (size_t)n, (size_t)row_width(waiting) * sizeof *waiting->rows, in_order);
     int64_t row[ROW_HEAD + MOST_PARTS], *own[MOST_PARTS + 1];
     PyObject *moments = fresh(n, NPY_INT64), *columns = PyTuple_New(parts + 1), *result = NULL;
     int fine = moments && columns;
@@ -130,18 +149,23 @@ static PyObject *waiting_take(PyObject *self, PyObject *unused)
             own[i] = DATA(column);
         }
     }
+    int whole = n == waiting->count;
     for (npy_intp i = 0; fine && i < n; i++) {
-        waiting_next(waiting, row);
+        if (whole)
+            memcpy(row, waiting->rows + i * row_width(waiting), (size_t)row_width(waiting) * sizeof *row);
+        else
+            waiting_next(waiting, row);
         ((int64_t *)DATA(moments))[i] = row[0];
         own[parts][i] = row[2];
         for (npy_intp j = 0; j < parts; j++)
             own[j][i] = row[ROW_HEAD + j];
     }
     if (fine) {
-        free(waiting->rows);
-        waiting->rows = NULL;
-        waiting->room = 0;
-        waiting->until = INT64_MIN;
+        if (whole) {
+            free(waiting->rows);
+            waiting->rows = NULL;
+            waiting->count = waiting->room = 0;
+        }
         result = PyTuple_Pack(2, moments, columns);
     }
     Py_XDECREF(moments);
@@ -167,8 +191,8 @@ static PyGetSetDef waiting_values[] = {
 };
 
 static PyMethodDef waiting_methods[] = {
-    {"add", (PyCFunction)(void (*)(void))waiting_add, METH_FASTCALL, "Put in matches that have waited elsewhere."},
-    {"take", waiting_take, METH_NOARGS, "Take out all matches, in the order of their moments."},
+    {"add", (PyCFunction)(void (*)(void))waiting_add, METH_FASTCALL, "Put in matches."},
+    {"take", waiting_take, METH_O, "Take out the matches whose moment has come, in the order of their moments."},
     {NULL, NULL, 0, NULL},
 };
 
