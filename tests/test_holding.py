@@ -202,3 +202,38 @@ def counting_engine():
     [one] = runtimes(1, TEXTS[0])
     one.process(events(3, 1, 0))
     return counting(one)._engine
+
+
+@stepping
+def test_room_is_made_for_what_is_held_when_nothing_else_comes():
+    """Of matches that wait elsewhere some are drawn that are not due yet, in the same step that holds others."""
+    [one] = runtimes(1, "PATTERN SEQ(A a, !B b) WITHIN 6400 s", max_delay=0)
+    count = 0
+
+    def give(times, again=False):
+        nonlocal count
+        ids = np.arange(count, count + len(times))
+        count += len(times)
+        if again:
+            ids[-1] = ids[-2]
+        one.process(pa.record_batch({"id": ids, "type": ["A"] * len(times), "ts": pa.array(times, pa.int64())}))
+
+    for number in range(1, 40):
+        begin = 20_000 * number
+        give([begin] * 61, again=True)  # no step: 60 wait where steps do not look
+        give([begin + 1] * 40)
+        give([begin + 6400] * 60)
+    one.finish()
+    assert one.counters["inserted"] == {"q0": 39 * 160}
+
+
+@pytest.mark.parametrize("batches", [[[0, 1, 2], [3]], [[0], [1], [2], [3]], [[0, 1, 2, 3]]])
+def test_what_has_kept_a_match_from_living_is_known_as_long_as_its_end_may_change(batches):
+    """A match with a leading and a trailing negation: what it never said is not taken back."""
+    rows = [(1, "D", 9), (2, "A", 13), (3, "B", 20), (4, "B", 18)]
+    query = lc.Query("PATTERN SEQ(!D d, A a, !B b) WITHIN 5 s", name="q", level=lc.Aggressive("5 s"))
+    one = lc.Runtime(lc.Stream(id="id", unit="s"), query)
+    for batch in batches:
+        given = [dict(zip(("id", "type", "ts"), rows[at], strict=True)) for at in batch]
+        assert one.process(given).changes.num_rows == 0
+    assert one.finish().changes.num_rows == 0

@@ -530,3 +530,71 @@ def test_changes_are_put_in_order_whatever_pieces_they_come_in():
     given = pa.table({"query": names, "n": pa.chunked_array([[0, 1, 2], [3, 4]])})
     ordered = merging.in_order(given, plans, lambda _: 0)
     assert ordered.to_pydict() == {"query": ["one"] * 2 + ["two"] * 3, "n": [1, 2, 0, 3, 4]}
+
+
+MANY_PIECES = pa.table(
+    {"id": range(10_000), "type": ["A", "C"] * 5_000, "ts": range(10_000), "k": [i // 2 % 50 for i in range(10_000)]}
+)
+
+
+@everywhere
+def test_pieces_that_are_taken_after_close_end(place):
+    """Whoever waits for a worker that has left is told so."""
+    queries = [
+        lc.Query("PATTERN SEQ(A a, C c) WHERE [k] WITHIN 300 s", name=f"q{i}", level=lc.Aggressive("5 s"))
+        for i in range(5)
+    ]
+    with place():
+        runtime = lc.Runtime(lc.Stream(id="id", unit="s"), queries, workers=2)
+        pieces = runtime.stream_pieces(MANY_PIECES)
+        next(pieces)
+        runtime.close()
+        with pytest.raises(lc.StateError, match="close"):
+            list(pieces)
+        for call in (lambda: runtime.process(MANY_PIECES), runtime.finish, runtime.snapshot):
+            with pytest.raises(lc.StateError, match="close"):
+                call()
+
+
+def test_a_runtime_that_is_closed_says_so():
+    runtime = lc.Runtime(
+        lc.Stream(id="id", unit="s"), lc.Query("PATTERN SEQ(A a, C c) WITHIN 3 s", level=lc.KSlack("3 s"))
+    )
+    runtime.close()
+    with pytest.raises(lc.StateError, match="close"):
+        runtime.process([{"id": 1, "type": "A", "ts": 1}])
+    again = lc.Runtime.restore(runtime.snapshot())
+    assert again.process([{"id": 1, "type": "A", "ts": 1}]).changes.num_rows == 0
+
+
+@everywhere
+def test_what_is_left_after_drop_is_as_of_one_runtime(place):
+    """A sorted level stays in order, and a name may be dropped again, from a snapshot too."""
+    random, n = Random(1), 10_000
+    whole = pa.table(
+        {
+            "id": range(n),
+            "type": [random.choice("AC") for _ in range(n)],
+            "ts": [i // 2 for i in range(n)],
+            "k": [random.randrange(200) for _ in range(n)],
+        }
+    )
+    text = "PATTERN SEQ(A a, C c) WHERE [k] WITHIN 10 s"
+    queries = [
+        lc.Query(text, name="soon", level=lc.Aggressive("20 s")),
+        lc.Query(text, name="sorted", level=lc.KSlack("20 s")),
+    ]
+    with place():
+        runtime = lc.Runtime(lc.Stream(id="id", unit="s"), queries, workers=2)
+        runtime.process(whole.slice(0, 5_000))
+        runtime.drop(["soon"])
+        runtime.drop(["soon"])
+        times = runtime.process(whole.slice(5_000)).changes["last_ts"].to_pylist()
+        assert len(times) > 5
+        assert times == sorted(times)
+        snapshot = runtime.snapshot()
+        runtime.close()
+        again = lc.Runtime.restore(snapshot)
+        again.drop(["soon"])
+        assert [query.name for query in again.queries] == ["sorted"]
+        again.close()

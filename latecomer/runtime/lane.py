@@ -110,6 +110,8 @@ class Lane:
             query.stores = [self.stores[s] for s in query.pattern.selections()]
             query.matcher = matcher_of(query.pattern, self.stores, layout, testers[query.number])
             query.holding = Holding(query.pattern, log, pager)
+            if query.holding.outlives_its_killers and not policy.final:
+                query.reach *= 2  # what is in a leading scope says whether a match lived that the trailing one ends
             query.plain = self._plain(query)
             query.prompt = query.plain and not self._waits_in(query)
             if policy.proves:
@@ -317,10 +319,10 @@ class Lane:
         waits = self._waits()
         for query in self.queries:
             least = proofs.least(query.types) if self.policy.proves else BEGINNING
-            floor = self.policy.floor(least, query.pattern.window)
+            floor = self.policy.floor(least, query.reach)
             query.complete = max(query.complete, floor)  # what waits keeps state longer, and changes no answer by that
             if waits is not None:
-                floor = min(floor, waits - query.pattern.window)
+                floor = min(floor, waits - query.reach)
             query.floor = max(query.floor, floor)
 
     def purge(self, proofs: Proofs) -> None:
@@ -458,8 +460,8 @@ class Lane:
         chooses."""
         floors = []
         for query in self.queries:
-            kept = self.policy.retention(query.pattern.window)
-            floors.append(proofs.least(query.types) - query.pattern.window if kept is None else clock - kept)
+            kept = self.policy.retention(query.reach)
+            floors.append(proofs.least(query.types) - query.reach if kept is None else clock - kept)
         return max(min(floors), BEGINNING)
 
     def buffered(self) -> int:

@@ -69,6 +69,10 @@ class Output:
     late: pa.Table
 
 
+#: What whoever goes on after close() is told.
+CLOSED = "close() was called: make a new Runtime, or go on from a version or a snapshot"
+
+
 class Runtime:
     """Runs ``queries`` over the events of ``stream``.
 
@@ -132,7 +136,7 @@ class Runtime:
         ] = []  # promises given before the first batch
         self._reached = BEGINNING
         self._nows: list[Any] = []
-        self._finished = False
+        self._finished = self._closed = False
         self._empty: tuple[pa.Schema, pa.Schema, Output] | None = None  # what comes out where there is nothing to say
         #: A schema that was found to fit, and whether it differs in how texts are encoded.
         self._fitting: tuple[Engine | None, pa.Schema, bool] = None, _CHANGES, False
@@ -532,7 +536,7 @@ class Runtime:
 
     def close(self) -> None:
         """End the workers of ``workers=``. They also end with this process, and when the runtime is forgotten."""
-        self._finished = True
+        self._closed = True
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -545,6 +549,8 @@ class Runtime:
             self._engine.share = share
 
     def _open(self) -> None:
+        if self._closed:
+            raise StateError(CLOSED)
         if self._finished:
             raise StateError("finish() was called, so the stream has ended: make a new Runtime for a new stream")
         self._whole()

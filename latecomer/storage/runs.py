@@ -90,8 +90,8 @@ class Runs:
     """The runs of one slice; ``mask``: the bits of a code that hold the time within it.
 
     >>> runs = Runs(7)
-    >>> for codes in ([8, 17], [9]):
-    ...     runs.add(Run(np.array(codes, np.uint64), np.array(codes)))
+    >>> [runs.add(Run(np.array(codes, np.uint64), np.array(codes))) for codes in ([8, 17], [9])]
+    [0, 0]
     >>> [run.codes.tolist() for run in runs.all]
     [[8, 9, 17]]
     """

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from latecomer.errors import StateError
 from latecomer.runtime.joint import Joint
-from latecomer.runtime.runtime import Output
+from latecomer.runtime.runtime import CLOSED, Output
 from latecomer.runtime.share import Share
 from latecomer.runtime.workers.member import BATCHES, Member, Part
 from latecomer.runtime.workers.processes import Processes
@@ -116,6 +116,8 @@ class Crew:
         except Exception as problem:  # noqa: BLE001 - raised below, when the others have answered
             ends[0] = Part(last=True, error=problem)
         while len(ends) < self.size:
+            if not self.close.alive:
+                raise StateError(CLOSED)
             for number, part in self.others.receive([n for n in range(self.size) if n not in ends]):
                 if part.output is not None:
                     yield number, part.output

@@ -26,7 +26,7 @@ from latecomer.query.query import Query
 from latecomer.runtime.arguments import clocks_of, cuts_of, names_of, reached
 from latecomer.runtime.given import plain
 from latecomer.runtime.parting import Chooser
-from latecomer.runtime.runtime import Output, Runtime
+from latecomer.runtime.runtime import CLOSED, Output, Runtime
 from latecomer.runtime.share import Share, common_key
 from latecomer.runtime.spill import LEAST, Spill, memory_size
 from latecomer.runtime.versions import fresh_folder, plain_note, version_number
@@ -72,9 +72,10 @@ class ParallelRuntime(Runtime):
 
     def _begin(self, alone: Runtime, shares: Sequence[Share], folder: StateFolder | None) -> None:
         """``alone``: a runtime of the same stream and queries that has seen nothing."""
-        self.stream, self.queries, self._plans = alone.stream, alone.queries, alone._plans
+        self.stream, self.queries = alone.stream, alone.queries
+        self._given, self._dropped = alone._given, alone._dropped
         self.note = {}
-        self._folder, self._number, self._finished = folder, 0, False
+        self._folder, self._number, self._finished, self._closed = folder, 0, False, False
         self._crew = Crew(len(shares))
 
     # --- events ------------------------------------------------------------------------------------------------------
@@ -163,13 +164,14 @@ class ParallelRuntime(Runtime):
 
     def drop(self, names: Iterable[str]) -> None:
         self._whole()
-        gone = names_of(names, [plan.name for plan in self._plans])
+        gone = names_of(names, [*[q.name for q in self.queries], *self._dropped])
         self._crew.ask("drop", gone)
-        self.queries = tuple(q for q in self.queries if q.name not in gone)
+        self._forget(gone)
 
     def _own(self) -> dict[str, Any]:
-        alone = Runtime(self.stream, self.queries).snapshot()
-        return {"alone": alone, "finished": self._finished, "epoch": self._epoch}
+        alone = Runtime(self.stream, self._given)
+        alone.drop(self._dropped)
+        return {"alone": alone.snapshot(), "finished": self._finished, "epoch": self._epoch}
 
     @classmethod
     def together(cls, saved: Mapping[str, Any]) -> ParallelRuntime:
@@ -202,7 +204,7 @@ class ParallelRuntime(Runtime):
 
     def close(self) -> None:
         """End the workers. They also end when nothing refers to the runtime any more, and with this process."""
-        self._finished = True
+        super().close()
         self._crew.close()
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -218,7 +220,7 @@ class ParallelRuntime(Runtime):
 
     def _whole(self) -> None:
         if not self._crew.close.alive:
-            raise StateError("close() was called: make a new Runtime, or go on from a version or a snapshot")
+            raise StateError(CLOSED)
         if self._crew.broken:
             raise StateError(HALF_WAY)
 
@@ -229,9 +231,10 @@ class ParallelRuntime(Runtime):
     def _joined(self, pieces: Iterator[Piece]) -> Output:
         """All pieces as one output, in an order that does not depend on which worker was faster."""
         whole = self._collect(map(_own, sorted(pieces, key=lambda piece: piece[0])))
-        if len(self.queries) == 1 and not isinstance(self._plans[0].level, KSlack):
+        plans = [query.plan for query in self.queries]
+        if len(plans) == 1 and not isinstance(plans[0].level, KSlack):
             return whole
-        return Output(merging.in_order(whole.changes, self._plans, self._window), whole.late)
+        return Output(merging.in_order(whole.changes, plans, self._window), whole.late)
 
     def _window(self, plan: Plan) -> int:
         """The window in the units of changes."""

@@ -15,7 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from latecomer.errors import StateError
 from latecomer.runtime.joint import Joint
+from latecomer.runtime.runtime import CLOSED
 from latecomer.runtime.workers.member import BATCHES, Member, Part
 
 #: Rows of a batch, and requests without one, for which threads are woken.
@@ -82,7 +84,7 @@ class Seat:
         self.thread.start()
 
     def _serve(self) -> None:
-        while (request := self.asked.get()) is not None and not self._left:
+        while (request := self.asked.get()) is not None:
             try:
                 self._answer(request)
             except BaseException as problem:  # noqa: BLE001 - whoever has asked waits for an end, whatever it is
@@ -94,7 +96,7 @@ class Seat:
             if not part.last:
                 self.room.acquire()
                 if self._left:
-                    return
+                    raise StateError(CLOSED)
             self._said.put((self._number, part))
 
     def leave(self) -> None:

@@ -126,7 +126,7 @@ static int step_holds(const Step *step, const Asker *asker, const Order *order, 
             row[ROW_HEAD + j] = own[place[j]];
     }
     f->count = kept;
-    return waiting_room(asker->waiting, waits->more);
+    return 1;
 }
 
 /* Let what is new wait, or (`undone`) what was due; neither can fail. */
