@@ -319,8 +319,9 @@ class Lane:
         waits = self._waits()
         for query in self.queries:
             least = proofs.least(query.types) if self.policy.proves else BEGINNING
+            # What is kept longer than for a window, or for what waits, changes no answer to events beyond the promise.
+            query.complete = max(query.complete, self.policy.floor(least, query.pattern.window))
             floor = self.policy.floor(least, query.reach)
-            query.complete = max(query.complete, floor)  # what waits keeps state longer, and changes no answer by that
             if waits is not None:
                 floor = min(floor, waits - query.reach)
             query.floor = max(query.floor, floor)
