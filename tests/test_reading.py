@@ -108,7 +108,9 @@ def test_a_batch_read_in_one_pass_is_the_batch_read_by_column(case):
     assert whole.next_number == parts.next_number
     assert list(one.columns) == list(other.columns) and len(one.columns) == len(other.columns)
     for name in other.columns:
-        assert one.columns[name].equals(other.columns[name])
+        column, twin = one.columns[name], other.columns[name]
+        assert column.type == twin.type
+        assert repr(column.to_pylist()) == repr(twin.to_pylist())  # to Arrow no NaN equals another
     if one.reading is None:
         return
     assert one.reading.ids.tolist() == hash_column(other.columns[whole.id_name]).tolist()
