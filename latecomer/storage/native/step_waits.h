@@ -107,7 +107,10 @@ static int step_holds(const Step *step, const Asker *asker, const Order *order, 
     if (!scopes_at(f->program, asker->check, ends))
         return 0;
     for (npy_intp i = 0; i < asker->each; i++)
-        place[i] = found_at(f->program, asker->parts[i]);
+        if ((place[i] = found_at(f->program, asker->parts[i])) < 0) {
+            complain(PyExc_TypeError, "a component is asked for that an order does not bind");
+            return 0;
+        }
     for (npy_intp i = 0; i < f->count; i++) {
         int64_t *own = f->found + i * f->width, moment = waits_until(asker->check, own, ends);
         if (moment <= horizon) {
