@@ -65,8 +65,7 @@ class IntervalFacts:
 
     def retention(self) -> dict[str, Any]:
         """How long state is kept."""
-        twice = {"leading", "trailing"} <= {n.kind for n in self._plan.negations}
-        return retention(self._plan, self._unit, longest=self._longest, twice=twice)
+        return retention(self._plan, self._unit, longest=self._longest, twice=self._plan.negates_both_ends)
 
     def _time(self, which: str, var: str) -> str:
         return f"{var}.ts" if self._exact else f"{which}({var})"

@@ -28,6 +28,7 @@ def facts(plan: Plan, unit: str | None = None, reach: Reach | None = None) -> di
         reach: of a stream whose times are intervals.
     """
     over = IntervalFacts(plan, unit, reach or Reach(0)) if over_intervals(plan, reach is not None) else None
+    twice = plan.negates_both_ends and isinstance(plan.level, Aggressive)  # what is final need not look back again
     return {
         "name": plan.name,
         "components": [
@@ -49,7 +50,7 @@ def facts(plan: Plan, unit: str | None = None, reach: Reach | None = None) -> di
         "intervals": reach is not None,
         "level": _level(plan),
         "waits": waits(plan) if over is None else over.waits(),
-        "retention": retention(plan, unit) if over is None else over.retention(),
+        "retention": retention(plan, unit, twice=twice) if over is None else over.retention(),
         "text": plan.text,
     }
 

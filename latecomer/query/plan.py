@@ -103,3 +103,8 @@ class Plan:
     def types(self) -> tuple[str, ...]:
         """The event types that the query looks at, each once, in pattern order."""
         return tuple(dict.fromkeys(c.type for c in self.components))
+
+    @property
+    def negates_both_ends(self) -> bool:
+        """Whether there are a leading and a trailing negation, so that a match has to do with two windows of events."""
+        return {"leading", "trailing"} <= {negation.kind for negation in self.negations}

@@ -78,14 +78,16 @@ def explain(plans: Sequence[Plan], engine: Engine | None, counters: Mapping[str,
 def _query(engine: Engine, lane: AnyLane, query: Any) -> dict[str, Any]:
     plan, window = query.pattern.plan, query.pattern.window
     retention = lane.policy.retention(query.reach)
+    # A leading and a trailing scope are a window each, where the level looks back for both.
+    windows = "twice the window" if plan.negates_both_ends and query.reach >= 2 * window else "the window"
     if retention is None:
         types, unit = ", ".join(plan.types), engine.unit
         rule = (
-            f"until punctuation for {types} has passed an event by the window ({window} {unit}); "
+            f"until punctuation for {types} has passed an event by {windows} ({window} {unit}); "
             "without punctuation until finish()"
         )
     else:
-        rule = f"{retention} {engine.unit} behind the clock: window {window} + what the level may still need"
+        rule = f"{retention} {engine.unit} behind the clock: {windows} ({window}) + what the level may still need"
     stores = {s: lane.stores[s] for s in query.pattern.selections()}
     waiting = query.holding.waiting()
     waiting = waiting.take(lane.alive(query, waiting))  # the others are known to be none

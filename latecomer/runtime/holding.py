@@ -36,11 +36,10 @@ class Holding:
         self.recent: Any = None
         if kernels.Waiting is not None and pager is None:
             self.recent = kernels.Waiting(len(pattern.positives))
-        kinds = {n.kind for n in pattern.plan.negations}
-        self._trailing = "trailing" in kinds
+        self._trailing = any(negation.kind == "trailing" for negation in pattern.plan.negations)
         #: With a leading scope and a trailing one a match may wait so long that negatives in the leading scope are
         #: purged meanwhile: those must strike when they come. All other negatives are still there when it leaves.
-        self.outlives_its_killers = {"leading", "trailing"} <= kinds
+        self.outlives_its_killers = pattern.plan.negates_both_ends
 
     def __len__(self) -> int:
         return len(self._timeline) + (0 if self.recent is None else self.recent.count)

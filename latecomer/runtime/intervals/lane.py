@@ -107,11 +107,10 @@ class IntervalQuery:
         self.entry = BEGINNING  # matches that ended before it have left, where they leave in order
         self.floor = BEGINNING  # nothing that ended before it is needed
         self.complete = BEGINNING  # all events that ended at or after it are still held
-        kinds = {n.kind for n in plan.negations}
         #: How far back an event may have ended that has to do with one to come, or with a match that waits: a window
         #: before that the match's first event may have ended, so it began up to ``longest`` earlier. With a leading
         #: scope and a trailing one a match waits a window, and what undoes it may lie a window before it.
-        self.reach = pattern.window * (2 if {"leading", "trailing"} <= kinds else 1) + longest
+        self.reach = pattern.window * (2 if plan.negates_both_ends else 1) + longest
 
 
 class IntervalLane:
