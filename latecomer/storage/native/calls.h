@@ -232,6 +232,7 @@ static Follow *begun(PyObject *const *args)
     }
     f->program = program;
     f->depth = -1;
+    f->until = INT64_MAX;
     f->mask = (INT64_C(1) << (bits & 63)) - 1;
     f->width = 1 + 2 * (program->bound + program->moves);
     if (prepared(f, args, bits, &nothing))

@@ -29,6 +29,7 @@ typedef struct {
     const uint64_t *keys;
     const int64_t *seed_refs[MOST_PARTS], *seed_ts[MOST_PARTS];
     npy_intp n, seed;      /* `seed`: the next one */
+    int64_t until;         /* seeds that are later find nothing that is wanted */
     npy_intp group[GROUP]; /* numbers of the seeds under way */
     int64_t *seed_place;   /* of each component that they bind, where they are in the log */
     Level *level;          /* for each move */
@@ -310,7 +311,7 @@ static void emit(Follow *f, npy_intp n)
 }
 
 /* Take the next seeds that may find something first, at most so many, into the group; how many they are. Most are newer than
- * all that is known. */
+ * all that is known, or than all that has left. */
 static npy_intp gather_seeds(Follow *f, npy_intp most)
 {
     const Program *program = f->program;
@@ -320,7 +321,7 @@ static npy_intp gather_seeds(Follow *f, npy_intp most)
     npy_intp n = 0, seed = f->seed;
     for (; seed < f->n && n < most; seed++) {
         f->group[n] = seed;
-        n += !bounded || f->seed_ts[0][seed] + add <= latest;
+        n += (!bounded || f->seed_ts[0][seed] + add <= latest) & (f->seed_ts[0][seed] <= f->until);
     }
     f->seed = seed;
     return n;

@@ -1,12 +1,14 @@
 /* The answers of a step: what each query finds from the new events on, and how it is told. All of it goes without the
  * interpreter's lock, which is taken to make what is handed to Python alone. */
 
-/* Follow an order from seeds to the end; 0: it finds too much, or there is an exception. */
-static int step_follows(const Step *step, const Order *order, const Seeds *seeds, int64_t dense, Follow *f)
+/* Follow an order from seeds, but for those that are later than `until`, to the end; 0: it finds too much, or there is an
+ * exception. */
+static int step_follows(const Step *step, const Order *order, const Seeds *seeds, int64_t until, int64_t dense, Follow *f)
 {
     const Program *program = order->program;
     f->program = program;
     f->depth = -1;
+    f->until = until;
     f->mask = (INT64_C(1) << step->plan->bits) - 1;
     f->width = 1 + 2 * (program->bound + program->moves);
     for (int64_t i = 0; i < program->moves; i++) {
@@ -157,7 +159,7 @@ static int step_answers(const Step *step, Asker *asker, int64_t dense, PyObject 
         else
             seeds = new_events(step->arrivals + order->seed);
         if (fine && seeds.n)
-            fine = step_follows(step, order, &seeds, dense, f);
+            fine = step_follows(step, order, &seeds, step_until(step, asker, order), dense, f);
         if (fine && f->count && asker->waiting && order->seed >= 0)
             fine = step_holds(step, asker, order, f, waits);
         n += f->count;

@@ -98,11 +98,23 @@ static inline int64_t waits_until(const Program *check, const int64_t *row, cons
     return moment;
 }
 
+/* Up to when what may leave, or had left, is over: its last moment. */
+static inline int64_t step_horizon(const Step *step, const Asker *asker, const Order *order)
+{
+    return (order->gains ? step->clock : step->before) - asker->patience - 1;
+}
+
+/* The last seed that may change something: a negative that is later than all that had left has killed none of that. */
+static inline int64_t step_until(const Step *step, const Asker *asker, const Order *order)
+{
+    return asker->waiting && !order->gains ? step_horizon(step, asker, order) : INT64_MAX;
+}
+
 /* Keep of what an order has found only those matches that leave now or, where they are lost, that had left before: the
  * others that come wait, and the others that are lost will be found dead when they are due. */
 static int step_holds(const Step *step, const Asker *asker, const Order *order, Follow *f, Waits *waits)
 {
-    int64_t horizon = (order->gains ? step->clock : step->before) - asker->patience - 1;
+    int64_t horizon = step_horizon(step, asker, order);
     npy_intp place[MOST_PARTS], ends[2 * MOST_PARTS], kept = 0, width = row_width(asker->waiting);
     if (!scopes_at(f->program, asker->check, ends))
         return 0;
