@@ -131,6 +131,47 @@ def test_more_matches_are_due_at_once_than_one_table_holds():
 
 
 @stepping
+def test_what_is_due_waits_on_where_another_query_finds_too_much():
+    """The step that has taken it out is undone, after room was made for all the matches that the batch brings."""
+    one, other = runtimes(2, TEXTS[0], "PATTERN SEQ(C c, D d) WITHIN 640 s")
+
+    def send(kinds, ts):
+        ids = sent + np.arange(len(ts))
+        batch = pa.record_batch({"id": ids, "type": kinds, "ts": ts, "k": ids % 5, "x": ids / 2})
+        same = net(one, ("process", batch)) == net(ordinary(other), ("process", batch))
+        assert same
+        return sent + len(ts)
+
+    sent = 0
+    for number in range(14):  # until what waits fills its room; some have left
+        sent = send(["A"] * 3_000, np.arange(3_000 * number, 3_000 * (number + 1)) // 30)
+        if not number:
+            counting(one)
+    steps = one._engine.express.steps
+    sent = send([*"CD" * 1_000, *"A" * 100], np.arange(2_100) // 10 + 1_800)
+    assert one._engine.express.steps == steps == 13
+    assert one.counters["inserted"]["q0"] == 30 * 1_369  # their windows are over by 2,008
+    assert one.counters["inserted"]["q1"] > PIECE
+    sent = send(["X"], np.array([2_650]))
+    assert one._engine.express.steps == steps + 1
+    assert one.counters["inserted"]["q0"] == 42_100
+
+
+@stepping
+def test_a_negative_at_the_very_end_of_a_scope_kills_what_has_left():
+    one, other = runtimes(2, TEXTS[0])
+    told = []
+    for number, (kind, ts) in enumerate([("A", 0), ("A", 5), ("X", 641), ("B", 640), ("B", 641)]):
+        batch = pa.record_batch({"id": [number], "type": [kind], "ts": [ts], "k": [1], "x": [0.0]})
+        told.append(net(one, ("process", batch)))
+        assert told[-1] == net(ordinary(other), ("process", batch))
+        if not number:
+            counting(one)
+    assert one._engine.express.steps == 4
+    assert one.counters["inserted"] == one.counters["deleted"] == {"q0": 1}
+
+
+@stepping
 def test_what_waits_is_counted_and_takes_memory():
     [one] = runtimes(1, TEXTS[0])
     one.process(events(10, 1, 0, late=0))
@@ -145,18 +186,23 @@ def test_what_waits_is_counted_and_takes_memory():
 
 
 @stepping
-@given(st.lists(st.tuples(st.integers(-5, 5), st.booleans()), max_size=80))
+@given(st.lists(st.tuples(st.integers(-5, 5), st.sampled_from(["stay", "stay", "out and in", "due"])), max_size=200))
 def test_what_waits_comes_in_the_order_of_moments_then_as_it_came(given_rows):
-    """Rows go out and in again now and then."""
+    """Rows go out and in again now and then, and some leave."""
     waiting, expected = kernels.Waiting(2), []
-    for number, (moment, out) in enumerate(given_rows):
+    for number, (moment, what) in enumerate(given_rows):
         row = np.array([moment]), (np.array([number]), np.array([-number]), np.array([7]))
         waiting.add(*row, True)
         expected.append((moment, number))
-        if out:
+        if what == "out and in":
             moments, columns = waiting.take(99)
             assert waiting.count == waiting.nbytes == 0
             waiting.add(moments, columns, False)
+        elif what == "due":
+            moments, columns = waiting.take(moment)
+            due = sorted(row for row in expected if row[0] <= moment)
+            assert list(zip(moments.tolist(), columns[0].tolist(), strict=True)) == due
+            expected = [row for row in expected if row[0] > moment]
     due, columns = waiting.take(0)
     assert due.tolist() == sorted(moment for moment, _ in expected if moment <= 0)
     assert waiting.count == len(expected) - len(due)

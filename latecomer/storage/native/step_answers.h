@@ -164,8 +164,10 @@ static int step_answers(const Step *step, Asker *asker, int64_t dense, PyObject 
             fine = step_holds(step, asker, order, f, waits);
         n += f->count;
     }
-    if (fine && asker->waiting) /* now that nothing else comes there */
-        fine = waiting_room(asker->waiting, waits->more);
+    if (fine && asker->waiting) { /* now that nothing else comes there */
+        step_queues(waits, row_width(asker->waiting));
+        fine = waiting_room(asker->waiting, waits->more + waits->due); /* should that come back */
+    }
     if (fine && n)
         fine = step_tells(step, asker, dense, follows, made, n, answers);
     for (npy_intp i = 0; i < made; i++) {

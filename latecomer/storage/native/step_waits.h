@@ -37,11 +37,15 @@ static int step_due(const Step *step, const Asker *asker, int64_t dense, Waits *
     int64_t horizon = step->clock - asker->patience - 1;
     if (waiting->until < horizon && !waiting_drawn(asker, horizon))
         return 0;
-    for (; waiting->count && waiting->rows[0] <= horizon; waits->due++) {
-        int64_t *row = waits->due < step->plan->most ? row_behind(&waits->due_rows, waits->due, &waits->due_room, width) : NULL;
-        if (row == NULL)
+    for (int64_t *row;; waits->due++) {
+        if (!(row = row_behind(&waits->due_rows, waits->due, &waits->due_room, width)))
             return 0;
-        waiting_next(waiting, row);
+        if (!waiting_next(waiting, horizon, row))
+            break;
+        if (waits->due == step->plan->most) { /* too much */
+            waits->due++;
+            return 0;
+        }
     }
     npy_intp n = waits->due, known = span_length(step->plan->ts);
     const int64_t *times = (const int64_t *)span_first(step->plan->ts);
@@ -144,13 +148,45 @@ static int step_holds(const Step *step, const Asker *asker, const Order *order, 
     return 1;
 }
 
+/* Bring what is to wait into the order of moments, those of one as they came, since in order it waits for less: it is left as
+ * it is where there is no memory for that. */
+static void step_queues(Waits *waits, npy_intp width)
+{
+    npy_intp n = waits->more;
+    int64_t least = INT64_MAX, most = INT64_MIN;
+    for (npy_intp i = 0; i < n; i++) {
+        int64_t moment = waits->more_rows[i * width];
+        least = moment < least ? moment : least;
+        most = moment > most ? moment : most;
+    }
+    uint64_t span = (uint64_t)most - (uint64_t)least;
+    if (n < 2 || !span || span >> 63)
+        return;
+    Item *items = malloc(2 * (size_t)n * sizeof *items);
+    int64_t *rows = malloc((size_t)n * (size_t)width * sizeof *rows);
+    if (items && rows) {
+        int shift = 0; /* to the highest bits, by which they are sorted first */
+        while (!(span << shift >> 62))
+            shift++;
+        for (npy_intp i = 0; i < n; i++)
+            items[i] = (Item){((uint64_t)waits->more_rows[i * width] - (uint64_t)least) << shift, 0, i};
+        const Item *order = sorted(items, items + n, n, 0);
+        for (npy_intp i = 0; i < n; i++)
+            copy_row(rows + i * width, waits->more_rows + order[i].ref * width, width);
+        free(waits->more_rows);
+        waits->more_rows = rows;
+    } else
+        free(rows);
+    free(items);
+}
+
 /* Let what is new wait, or (`undone`) what was due; neither can fail. */
 static void step_waited(const Asker *asker, Waits *waits, int undone)
 {
     Waiting *waiting = asker->waiting;
     npy_intp width = waiting ? row_width(waiting) : 0;
-    for (npy_intp i = 0; undone && i < waits->due; i++)
-        waiting_put(waiting, waits->due_rows + i * width);
+    for (npy_intp i = waits->due; undone && i > 0;)
+        waiting_back(waiting, waits->due_rows + --i * width);
     for (npy_intp i = 0; !undone && i < waits->more; i++) {
         waits->more_rows[i * width + 1] = waiting->last++;
         waiting_put(waiting, waits->more_rows + i * width);
