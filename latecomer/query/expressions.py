@@ -7,7 +7,7 @@ nodes are compared.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -208,6 +208,17 @@ def replaced(expr: Expr, other: Callable[[Call], Expr]) -> Expr:
     if isinstance(expr, Call):
         return other(expr)
     return replace(expr, **{f.name: new(getattr(expr, f.name)) for f in fields(expr) if f.name != "position"})
+
+
+def renamed(expr: Any, name: Callable[[str], str]) -> Any:
+    """``expr`` with ``name(var)`` for each variable of its attributes."""
+    if isinstance(expr, Attribute):
+        return replace(expr, var=name(expr.var))
+    if isinstance(expr, tuple):
+        return tuple(renamed(e, name) for e in expr)
+    if is_dataclass(expr) and not isinstance(expr, type):
+        return replace(expr, **{f.name: renamed(getattr(expr, f.name), name) for f in fields(expr)})
+    return expr
 
 
 def equality(expr: Expr) -> tuple[Attribute, Attribute] | None:

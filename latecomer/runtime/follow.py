@@ -13,9 +13,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from latecomer.runtime.pattern import JoinOrder, Pattern, Tester
-from latecomer.runtime.road import NEGATIVES, NEW, Road, Unpaved, checking_road, killing_road, road_of
+from latecomer.runtime.refinement import Refinement, refinement
+from latecomer.runtime.road import NEGATIVES, NEW, Road, Unpaved, checking_road, killing_road, refining_road, road_of
 from latecomer.runtime.rows import PIECE, Answer, Rows
 from latecomer.runtime.selection import Selection
 from latecomer.runtime.sequence import SequenceMatcher
@@ -73,13 +75,22 @@ class _Paved:
         return self._program, sources, self._bits, columns, places, keys, refs, ts, PIECE, latest
 
 
-#: What ``native/plan.h`` calls the matches that are due, where others start from the events of a store.
-_DUE = -1
+#: What ``native/plan.h`` calls the matches that are due, and those that another order finds: most orders start from the
+#: events of a store.
+_DUE, _FOUND = -1, -2
 
 #: How ``native/plan.h`` counts views.
 _VIEWS = {View.OLD: 0, View.NEW: 1, View.ALL: 2}
 
 _NOTHING = np.zeros((0, 0), np.int64)
+
+
+def _known(index: int) -> View:
+    return View.OLD
+
+
+def _everything(index: int) -> View:
+    return View.ALL
 
 
 class CompiledMatcher(SequenceMatcher):
@@ -90,15 +101,8 @@ class CompiledMatcher(SequenceMatcher):
         own = [stores[s] for s in pattern.selections()]
         self._holders: list[EventLog | Store] = [] if all(s.in_memory for s in own) else [tester.log, *own]
         self._parts = np.array(pattern.positives, np.int64)
-        types = {name: column.type for name, column in tester.log.columns.items()}
-
-        def paved(road: Callable[[], Road], view: Callable[[int], View]) -> _Paved | None:
-            try:
-                own = road()
-            except Unpaved:
-                return None
-            looks = [(stores[s], View.NEW if index == NEW else view(index)) for s, index in own.looks]
-            return _Paved(own, looks, tester, layout)
+        self._stores = stores
+        types, paved = self._types, self._pave
 
         def gaining(order: JoinOrder, ordered: bool) -> _Paved | None:
             def view(index: int) -> View:
@@ -106,23 +110,31 @@ class CompiledMatcher(SequenceMatcher):
 
             return paved(partial(road_of, order, pattern, types), view)
 
-        def known(index: int) -> View:
-            return View.OLD
-
-        def everything(index: int) -> View:
-            return View.ALL
-
         self._gaining = [[gaining(order, ordered) for ordered in (False, True)] for order in pattern.inserts]
-        self._losing = [paved(partial(killing_road, j, pattern, types), known) for j in range(len(pattern.deletes))]
+        self._losing = [paved(partial(killing_road, j, pattern, types), _known) for j in range(len(pattern.deletes))]
         self._reaching = {
-            id(order): paved(partial(road_of, order, pattern, types), known)
+            id(order): paved(partial(road_of, order, pattern, types), _known)
             for order in (*pattern.inserts, *pattern.deletes)
         }
         leading = [p for p in pattern.probes if p.negation.kind == "leading"]
         roads = [*self._losing, *(road for road, _ in self._gaining)]
         self._paved = [] if self._holders or None in roads else [road for road in roads if road is not None]
-        self._checking = paved(partial(checking_road, pattern.probes, False, pattern, types), everything)
-        self._sparing = paved(partial(checking_road, leading, True, pattern, types), everything)
+        self._checking = paved(partial(checking_road, pattern.probes, False, pattern, types), _everything)
+        self._sparing = paved(partial(checking_road, leading, True, pattern, types), _everything)
+
+    @property
+    def _types(self) -> dict[str, pa.DataType]:
+        """Those of the log's columns."""
+        return {name: column.type for name, column in self._tester.log.columns.items()}
+
+    def _pave(self, road: Callable[[], Road], view: Callable[[int], View]) -> _Paved | None:
+        """The program of a road, whose looks at a component (or at negatives) are at this view; None: it has none."""
+        try:
+            own = road()
+        except Unpaved:
+            return None
+        looks = [(self._stores[s], View.NEW if index == NEW else view(index)) for s, index in own.looks]
+        return _Paved(own, looks, self._tester, self._layout)
 
     def answer(self, query: int) -> Answer | None:
         """All that the new events change, where nothing waits and nothing was ordered: as :meth:`deleted`, then
@@ -156,7 +168,54 @@ class CompiledMatcher(SequenceMatcher):
                 return ()
             roads.append((self._checking, True, _DUE))
         plans = [(gains, seed, road.plan(stores, columns)) for road, gains, seed in roads]
-        return tuple([(program, gains, seed, *looks) for gains, seed, (program, *looks) in plans])
+        return tuple([(program, gains, seed, *looks, None) for gains, seed, (program, *looks) in plans])
+
+    def refined(
+        self,
+        orders: tuple[Any, ...],
+        wider: CompiledMatcher,
+        place: int,
+        stores: Mapping[Store, int],
+        columns: Sequence[str],
+    ) -> tuple[Any, ...]:
+        """``orders``, as :meth:`orders` says them, but for those that can start from what the orders of a wider query
+        find, which is at this place; where the query does not refine that one they stay as they are.
+        """
+        terms = refinement(self._pattern, wider._pattern)
+        if terms is None:
+            return orders
+        return tuple(
+            [
+                order if origin is None else self._refining(number, origin, terms, order, place, stores, columns)
+                for number, (order, origin) in enumerate(zip(orders, self._origins(terms, wider), strict=True))
+            ]
+        )
+
+    def _origins(self, terms: Refinement, wider: CompiledMatcher) -> list[int | None]:
+        """For each of our orders the number of that order of the wider query that finds what it wants, and more."""
+        return [*terms.negations, *(len(wider._losing) + i for i in range(len(self._gaining)))]
+
+    def _refining(
+        self,
+        number: int,
+        origin: int,
+        terms: Refinement,
+        order: tuple[Any, ...],
+        place: int,
+        stores: Mapping[Store, int],
+        columns: Sequence[str],
+    ) -> tuple[Any, ...]:
+        """An order that starts from what an order of the wider query finds; the given one, if that has no words."""
+        loses = number < len(self._losing)
+        probes = self._pattern.probes
+        added = [probes[j] for j in terms.added]
+        first = [probes[j] for j in terms.added if loses and j < number]  # they have killed it
+        words = partial(refining_road, terms.tests, added, first, self._pattern, self._types)
+        road = self._pave(words, _known if loses else _everything)
+        if road is None:
+            return order
+        program, *looks = road.plan(stores, columns)
+        return (program, not loses, _FOUND, *looks, (place, origin))
 
     def _gained(self, position: int, seeds: Rows, ordered: bool) -> Iterator[Rows]:
         road, seed = self._gaining[position][ordered], self._pattern.inserts[position].seed

@@ -151,6 +151,20 @@ def checking_road(probes: Sequence[Probe], new: bool, pattern: Pattern, columns:
     return writer.road(pattern.positives, (), () if new else probes, (), probes if new else ())
 
 
+def refining_road(
+    tests: Sequence[Expr],
+    probes: Sequence[Probe],
+    first: Sequence[Probe],
+    pattern: Pattern,
+    columns: Mapping[str, pa.DataType],
+) -> Road:
+    """The road on which those matches of a wider query stay that pass ``tests``, and that no negative of ``probes``
+    kills, nor a new one of ``first``.
+    """
+    writer = _Writer(pattern, pattern.times, columns)
+    return writer.road(pattern.positives, tests, probes, (), first)
+
+
 def filtering_road(filter: Sequence[Expr], times: Times, columns: Mapping[str, pa.DataType]) -> Road:
     """The road on which the events stay that pass the conjuncts of a selection, which name no variable."""
     return _Writer(None, times, columns).road((0,), filter, (), (), ())

@@ -7,7 +7,6 @@ events are left out.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from latecomer.query.expressions import Attribute, Expr
+from latecomer.query.expressions import Attribute, Expr, renamed
 from latecomer.query.plan import Component
 from latecomer.query.types import EVENT_TIME
 from latecomer.runtime.evaluate import Condition, Lookup
@@ -46,25 +45,13 @@ class Selection:
 
     @classmethod
     def of(cls, component: Component, key: tuple[str, ...]) -> Selection:
-        return _known(component.type, tuple(_nameless(f) for f in component.filter), key)
+        return _known(component.type, renamed(component.filter, lambda _: ""), key)
 
 
 @lru_cache(4_096)
 def _known(type: str, filter: tuple[Expr, ...], key: tuple[str, ...]) -> Selection:
     """The selection, as one object, so that looking up its store need not compare expressions."""
     return Selection(type, filter, key)
-
-
-def _nameless(expr: Any) -> Any:
-    """The expression with its variable's name taken away."""
-    if isinstance(expr, Attribute):
-        return dataclasses.replace(expr, var="")
-    if isinstance(expr, tuple):
-        return tuple(_nameless(e) for e in expr)
-    if dataclasses.is_dataclass(expr) and not isinstance(expr, type):
-        changes = {f.name: _nameless(getattr(expr, f.name)) for f in dataclasses.fields(expr)}
-        return dataclasses.replace(expr, **changes)
-    return expr
 
 
 _NO_ROWS, _THE_ONE = np.zeros(0, np.int64), np.zeros(1, np.int64)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from latecomer.consistency.policy import AggressivePolicy
 from latecomer.runtime.follow import CompiledMatcher
-from latecomer.runtime.lane import Lane
+from latecomer.runtime.lane import Lane, QueryState
 from latecomer.runtime.reading import RowReader
 from latecomer.runtime.road import Unpaved, filtering_road
 from latecomer.runtime.rows import PIECE
@@ -41,8 +41,10 @@ Found = tuple[int, int, int, I64, list[tuple[Any, ...]]]
 class Step:
     """The steps of one engine, as its lanes and its log are now; :meth:`of` says whether there are any."""
 
-    def __init__(self, engine: Engine, plan: Any) -> None:
+    def __init__(self, engine: Engine, plan: Any, queries: Sequence[int]) -> None:
         self._engine, self._plan = engine, plan
+        #: Where each query's changes come, as on other roads.
+        self._turns = {query: turn for turn, query in enumerate(queries)}
         self._spans, self._share = _spans(engine), engine.share
         self._schema = engine.intake.given.__arrow_c_schema__()
         self._slot = np.zeros(10, np.uint64)  # where a struct ArrowArray is handed over
@@ -68,7 +70,7 @@ class Step:
                 return None
             portion = engine.share.number, engine.share.of, key
         plan = kernels.plan(reader.words, log, kept, tuple(stores.values()), queries, portion, bits, PIECE)
-        return cls(engine, plan)
+        return cls(engine, plan, [query.number for lane in lanes for query in lane.queries])
 
     @property
     def possible(self) -> bool:
@@ -90,6 +92,8 @@ class Step:
             given._export_to_c(self._address)
             rows = self._slot
         found: Found | None = kernels.step(self._plan, self._schema, rows, number, clock, delay, dense, tables)
+        if found is not None and len(found[-1]) > 1:
+            found[-1].sort(key=lambda answer: self._turns[answer[0]])
         return found
 
 
@@ -149,12 +153,13 @@ def _queries(
     engine: Engine, lanes: list[Lane], columns: Sequence[str], stores: Collection[Store]
 ) -> tuple[Any, ...] | None:
     """For each query its number, the components that changes name, its join orders, how changes are written, and how
-    matches wait.
+    matches wait. Those whose matches others look at come before these.
     """
     places = {store: place for place, store in enumerate(stores)}
-    found = []
+    found: list[tuple[Any, ...]] = []
     for lane in lanes:
-        for query in lane.queries:
+        prompt: list[tuple[CompiledMatcher, int]] = []  # whose matches do not wait, and where the query is
+        for query in sorted(lane.queries, key=_terms):
             if not query.plain or not isinstance(query.matcher, CompiledMatcher):
                 return None
             waits = None
@@ -164,6 +169,20 @@ def _queries(
             orders = query.matcher.orders(places, columns, waits is not None)
             if not orders:
                 return None
+            if waits is None:
+                for wider, place in reversed(prompt):  # the narrowest first, so that there is the least to look at
+                    own = query.matcher.refined(orders, wider, place, places, columns)
+                    if own is not orders:
+                        orders = own
+                        break
+                prompt.append((query.matcher, len(found)))
             positives = np.array(query.pattern.positives, np.int64)
             found.append((query.number, positives, orders, engine.output(query.number), waits))
     return tuple(found)
+
+
+def _terms(query: QueryState) -> int:
+    """How many conditions and negations a query has: fewer than those that refine it, or as many."""
+    plan = query.pattern.plan
+    filters = sum(len(positive.filter) for positive in plan.positives)
+    return len(plan.conjuncts) + filters + len(plan.negations)

@@ -35,6 +35,7 @@ typedef struct {
     Level *level;          /* for each move */
     int64_t depth;         /* of the move under way; -1: none */
     uint64_t key;          /* of the seed that is bound */
+    int64_t *own;   /* memory of the seeds, where it is that of the follow */
     int64_t *found; /* rows of (seed, then reference and time of each bound component) */
     npy_intp count, room, width;
     int short_of_memory;

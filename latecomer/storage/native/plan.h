@@ -25,12 +25,14 @@ typedef struct {
     Source known;
 } Stock;
 
-/* A join order that starts from the new events of a stock, or (-1) from the matches that are due, and what it looks at: pairs
- * of (stock, view). */
+enum { DUE = -1, FOUND = -2 };
+
+/* A join order that starts from the new events of a stock, or from the matches that are due, or from those that an order
+ * (`origin`) of an earlier query (`wider`) finds; and what it looks at: pairs of (stock, view). */
 typedef struct {
     const Program *program;
     int gains;
-    int64_t seed;
+    int64_t seed, wider, origin;
     int64_t *looks, *columns;
 } Order;
 
@@ -42,6 +44,7 @@ typedef struct {
     const int64_t *parts;
     npy_intp each, orders; /* each: parts */
     Order *order;
+    Follow *follows; /* what each of them finds in the step that is under way */
     const char *name;
     Py_ssize_t length;
     uint64_t halves[2];
@@ -88,6 +91,7 @@ static void plan_done(Plan *plan)
             free(asker->order[j].columns);
         }
         free(asker->order);
+        free(asker->follows);
         if (asker->slot.release)
             asker->slot.release(&asker->slot);
     }
@@ -249,22 +253,43 @@ static int plan_stocks(Plan *plan, PyObject *given)
     return 1;
 }
 
-/* Whether a program starts from the parts of matches that wait. */
+/* Whether a program starts from whole matches. */
 static int checks(const Program *program, const Asker *asker)
 {
-    int fine = asker->waiting && program->bound == asker->each;
+    int fine = program->bound == asker->each;
     for (npy_intp i = 0; fine && i < asker->each; i++)
         fine = program->bind[i] == asker->parts[i];
     return fine;
 }
 
-/* (program, whether matches come, stock of the seed or -1, stocks, views, columns) */
+/* Where an order starts: at a stock, or DUE, or FOUND, and then (query, order), of which all parts are bound. */
+static int plan_seed(const Plan *plan, PyObject *seed, PyObject *origin, const Asker *asker, Order *order)
+{
+    if (!integer(seed, &order->seed))
+        return 0;
+    if (order->seed == DUE)
+        return asker->waiting != NULL;
+    if (order->seed != FOUND)
+        return place_below(seed, plan->stocks, &order->seed);
+    PyObject **pair = items(origin, 2, "parts of an origin");
+    if (!pair || !place_below(pair[0], asker - plan->asker, &order->wider))
+        return 0;
+    const Asker *wider = plan->asker + order->wider;
+    if (!place_below(pair[1], wider->orders, &order->origin))
+        return 0;
+    int fine = !asker->waiting && !wider->waiting && wider->each == asker->each;
+    for (npy_intp i = 0; fine && i < wider->each; i++)
+        fine = found_at(wider->order[order->origin].program, wider->parts[i]) > 0;
+    return fine;
+}
+
+/* (program, whether matches come, where it starts, stocks, views, columns, origin) */
 static int plan_order(const Plan *plan, PyObject *given, Asker *asker, Order *order)
 {
-    PyObject **part = items(given, 6, "parts of an order");
+    PyObject **part = items(given, 7, "parts of an order");
     const Program *program = part ? PyCapsule_GetPointer(part[0], "latecomer.program") : NULL;
-    if (program == NULL || !integer(part[2], &order->seed) ||
-        (order->seed != -1 && !place_below(part[2], plan->stocks, &order->seed)))
+    int starts = program && plan_seed(plan, part[2], part[6], asker, order);
+    if (program == NULL || PyErr_Occurred())
         return 0;
     PyObject **stocks = items(part[3], program->sources, "stocks");
     PyObject **views = stocks ? items(part[4], program->sources, "views") : NULL;
@@ -272,13 +297,13 @@ static int plan_order(const Plan *plan, PyObject *given, Asker *asker, Order *or
     order->gains = PyObject_IsTrue(part[1]);
     order->looks = calloc((size_t)(2 * program->sources + 1), sizeof *order->looks);
     order->columns = views ? plan_program(plan, program, part[5]) : NULL;
-    if (order->looks == NULL || order->columns == NULL ||
+    if (order->looks == NULL || order->columns == NULL || !starts ||
         !(order->seed < 0 ? checks(program, asker) : program->bound == 1)) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "an order starts from one component, or from matches that wait");
+            PyErr_SetString(PyExc_TypeError, "an order starts from one component, or from matches that wait or are found");
         return 0;
     }
-    asker->check = order->seed < 0 ? program : asker->check;
+    asker->check = order->seed == DUE ? program : asker->check;
     for (int64_t i = 0; i < program->sources; i++)
         if (!place_below(stocks[i], plan->stocks, order->looks + 2 * i) ||
             !place_below(views[i], VIEWS, order->looks + 2 * i + 1))
@@ -334,8 +359,12 @@ static int plan_askers(Plan *plan, PyObject *given)
         for (npy_intp j = 0; j < asker->orders; j++)
             if (!plan_order(plan, PyTuple_GET_ITEM(part[2], j), asker, asker->order + j))
                 return 0;
-        if (asker->orders > MOST_ORDERS || asker->each > MOST_PARTS || (asker->waiting && !asker->check)) {
-            PyErr_SetString(PyExc_TypeError, "too many orders, or components, or none to look again at matches that wait");
+        asker->follows = calloc((size_t)asker->orders + 1, sizeof *asker->follows);
+        if (asker->follows == NULL)
+            PyErr_NoMemory();
+        if (asker->follows == NULL || asker->orders > MOST_ORDERS || asker->each > MOST_PARTS || (asker->waiting && !asker->check)) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_TypeError, "too many orders, or components, or none to look again at matches that wait");
             return 0;
         }
     }

@@ -83,6 +83,7 @@ static PyObject *step(PyObject *self, PyObject *const *args, Py_ssize_t count)
         step_ends(&step);
 done:
     step_rests(&step, result == NULL);
+    step_forgets(step.plan);
     if (result == NULL)
         forget_ids(step.tables, step.places, step.entered);
     if (rows && !shared)

@@ -96,8 +96,7 @@ static int step_hands(const Asker *asker, const Gain *ops, npy_intp count, PyObj
 }
 
 /* Bring together what a query's orders have found, and tell it. 0: there is an exception. */
-static int step_tells(const Step *step, Asker *asker, int64_t dense, const Follow *follows, npy_intp made, npy_intp n,
-                      PyObject *answers)
+static int step_tells(const Step *step, Asker *asker, int64_t dense, npy_intp n, PyObject *answers)
 {
     int writes = asker->name && step->plan->id >= 0, fine = 1;
     npy_intp size[2] = {n, asker->each}, count = 0;
@@ -121,11 +120,12 @@ static int step_tells(const Step *step, Asker *asker, int64_t dense, const Follo
         PyGILState_Release(state);
     }
     int64_t *next_ref = refs, *next_ts = ts;
-    for (npy_intp i = 0; fine && i < made; i++) {
-        if (!follows[i].count)
+    for (npy_intp i = 0; fine && i < asker->orders; i++) {
+        const Follow *f = asker->follows + i;
+        if (!f->count)
             continue;
-        ops[count++] = (Gain){asker->order[i].gains, (Py_ssize_t)follows[i].count};
-        if (!(fine = take_found(follows + i, asker->parts, asker->each, &next_ref, &next_ts)))
+        ops[count++] = (Gain){asker->order[i].gains, (Py_ssize_t)f->count};
+        if (!(fine = take_found(f, asker->parts, asker->each, &next_ref, &next_ts)))
             complain(PyExc_TypeError, "a component is asked for that an order does not bind");
     }
     fine = fine && (!writes || step_writes(step, asker, dense, ops, count, n, refs, ts));
@@ -143,24 +143,60 @@ static Seeds new_events(const Arrivals *new)
     return (Seeds){.n = new->n, .keys = new->keys, .refs = {new->refs}, .ts = {new->ts}};
 }
 
+/* The matches that an order of a wider query has found, as seeds; 0, with an exception: there is no memory. */
+static int step_found(const Step *step, const Asker *asker, const Order *order, Follow *f, Seeds *seeds)
+{
+    const Asker *wider = step->plan->asker + order->wider;
+    const Follow *other = wider->follows + order->origin;
+    npy_intp n = seeds->n = other->count;
+    if (!n)
+        return 1;
+    int64_t *own = f->own = malloc((size_t)n * (size_t)(1 + 2 * asker->each) * sizeof *own);
+    if (own == NULL) {
+        complain(PyExc_MemoryError, "there is none for matches that are found");
+        return 0;
+    }
+    for (npy_intp i = 0; i < n; i++)
+        own[i] = (int64_t)other->keys[other->found[i * other->width]];
+    seeds->keys = (const uint64_t *)own;
+    for (npy_intp j = 0; j < asker->each; j++) {
+        npy_intp place = found_at(other->program, wider->parts[j]);
+        int64_t *refs = own + (1 + 2 * j) * n, *ts = refs + n;
+        for (npy_intp i = 0; i < n; i++) {
+            refs[i] = other->found[i * other->width + place];
+            ts[i] = other->found[i * other->width + place + 1];
+        }
+        seeds->refs[j] = refs;
+        seeds->ts[j] = ts;
+    }
+    return 1;
+}
+
+/* Where an order starts; 0, perhaps with an exception: it cannot. */
+static int step_seeds(const Step *step, const Asker *asker, const Order *order, int64_t dense, Waits *waits, Follow *f, Seeds *seeds)
+{
+    if (order->seed == DUE)
+        return step_due(step, asker, dense, waits, seeds);
+    if (order->seed == FOUND)
+        return step_found(step, asker, order, f, seeds);
+    *seeds = new_events(step->arrivals + order->seed);
+    return 1;
+}
+
 /* What a query finds is put into `answers`; 0: it is too much, or there is an exception. */
 static int step_answers(const Step *step, Asker *asker, int64_t dense, PyObject *answers)
 {
     Waits *waits = step->waits + (asker - step->plan->asker);
-    Follow follows[MOST_ORDERS];
-    npy_intp n = 0, made = 0;
+    npy_intp n = 0;
     int fine = 1;
-    for (; fine && made < asker->orders; made++) {
-        const Order *order = asker->order + made;
-        Follow *f = memset(follows + made, 0, sizeof *f);
+    for (npy_intp i = 0; fine && i < asker->orders; i++) {
+        const Order *order = asker->order + i;
+        Follow *f = memset(asker->follows + i, 0, sizeof *f);
         Seeds seeds;
-        if (order->seed < 0)
-            fine = step_due(step, asker, dense, waits, &seeds);
-        else
-            seeds = new_events(step->arrivals + order->seed);
+        fine = step_seeds(step, asker, order, dense, waits, f, &seeds);
         if (fine && seeds.n)
             fine = step_follows(step, order, &seeds, step_until(step, asker, order), dense, f);
-        if (fine && f->count && asker->waiting && order->seed >= 0)
+        if (fine && f->count && asker->waiting && order->seed != DUE)
             fine = step_holds(step, asker, order, f, waits);
         n += f->count;
     }
@@ -168,11 +204,19 @@ static int step_answers(const Step *step, Asker *asker, int64_t dense, PyObject 
         step_queues(waits, row_width(asker->waiting));
         fine = waiting_room(asker->waiting, waits->more + waits->due); /* should that come back */
     }
-    if (fine && n)
-        fine = step_tells(step, asker, dense, follows, made, n, answers);
-    for (npy_intp i = 0; i < made; i++) {
-        free(follows[i].sources); /* and all that lies behind them; their runs are the step's */
-        free(follows[i].found);
-    }
-    return fine;
+    return fine && (!n || step_tells(step, asker, dense, n, answers));
+}
+
+/* Forget what was found. */
+static void step_forgets(Plan *plan)
+{
+    for (npy_intp i = 0; i < plan->askers; i++)
+        for (npy_intp j = 0; j < plan->asker[i].orders; j++) {
+            Follow *f = plan->asker[i].follows + j;
+            free(f->own);
+            free(f->sources); /* and all that lies behind them; their runs are the step's */
+            free(f->found);
+            f->own = f->found = NULL;
+            f->sources = NULL;
+        }
 }
