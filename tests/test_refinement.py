@@ -28,6 +28,7 @@ def patterns(*texts):
 
 
 GAP = text("A a, !B b, C c")
+NARROW = text("A a, !B b, C c", ["c.x > a.x"])
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ GAP = text("A a, !B b, C c")
     [
         (GAP, 0, (0,)),
         (text("A x, !B y, C z"), 0, (0,)),
-        (text("A a, !B b, C c", ["c.x > a.x"]), 1, (0,)),
+        (NARROW, 1, (0,)),
         (text("A a, !B b, C c", ["a.x > 0.5", "c.x IS NOT NULL"]), 2, (0,)),
         (text("A a, !B b, !D d, C c"), 0, (0, None)),
         (text("A a, !D d, !B b, C c", ["d.x < a.x"]), 0, (None, 0)),
@@ -148,3 +149,24 @@ def test_changes_come_in_the_order_of_queries():
         names = out["query"].to_pylist()
         assert names == sorted(names)
     assert set(names) == {"q0", "q1", "q2"}
+
+
+@stepping
+def test_the_wider_query_may_go():
+    level = lc.Aggressive("700 s")
+    wider, narrow = lc.Query(GAP, name="q0", level=level), lc.Query(NARROW, name="q1", level=level)
+    one, other = (lc.Runtime(lc.Stream(id="id", unit="s"), queries) for queries in ([wider, narrow], narrow))
+    found = [[], []]
+    for number in range(6):
+        batch = events(100, number, 100 * number)
+        for own, runtime in zip(found, (one, other), strict=True):
+            changes = runtime.process(batch).changes.to_pylist()
+            own += [(row["op"], row["events"]) for row in changes if row["query"] == "q1"]
+        if number == 0:
+            counting(one)
+        if number == 2:
+            one.drop(["q0"])
+            counting(one)
+    assert one._engine.express.steps > 0
+    assert len(found[0]) > 50
+    assert sorted(found[0]) == sorted(found[1])
