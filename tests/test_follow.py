@@ -245,13 +245,13 @@ def events_of(store):
 def test_the_compiled_road_knows(condition):
     machine = Machine(f"PATTERN SEQ(A a, B b) WHERE {condition.format(x='a', y='b')} WITHIN 9 s")
     assert isinstance(machine.compiled, CompiledMatcher)
-    assert all(own is not None for both in machine.compiled._gaining for own in both)
+    assert all(own is not None for own in [*machine.compiled._gaining, *machine.compiled._gaining_in_order])
 
 
 @pytest.mark.parametrize("condition", UNKNOWN)
 def test_what_it_does_not_know_goes_the_other_road(condition):
     machine = Machine(f"PATTERN SEQ(A a, B b) WHERE {condition.format(x='a', y='b')} WITHIN 9 s")
-    assert all(own is None for both in machine.compiled._gaining for own in both)
+    assert all(own is None for own in [*machine.compiled._gaining, *machine.compiled._gaining_in_order])
     with pytest.raises(Unpaved):
         road.road_of(machine.pattern.inserts[0], machine.pattern, TYPES)
 
@@ -294,7 +294,7 @@ def test_in_memory_references_are_numbers_however_many_events_have_come():
 def test_wrong_orders_are_refused():
     machine = Machine("PATTERN SEQ(A a, B b) WHERE [n] WITHIN 9 s")
     none = np.zeros(0, np.int64)
-    order = machine.compiled._gaining[0][0]._program, (), 10, (), (), none, (none,), (none,), 9, ()
+    order = machine.compiled._gaining[0]._program, (), 10, (), (), none, (none,), (none,), 9, ()
     for orders, parts in ((None, none), ([order], none), ((order,) * 65, none), ((order[1:],), none), ((order,), none)):
         with pytest.raises(TypeError):
             kernels.follow_each(orders, parts, 9)

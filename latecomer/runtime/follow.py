@@ -9,13 +9,12 @@ kernels are not compiled.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from latecomer.runtime.pattern import JoinOrder, Pattern, Tester
+from latecomer.runtime.pattern import JoinOrder, Pattern, Probe, Tester
 from latecomer.runtime.refinement import Refinement, refinement
 from latecomer.runtime.road import NEGATIVES, NEW, Road, Unpaved, checking_road, killing_road, refining_road, road_of
 from latecomer.runtime.rows import PIECE, Answer, Rows
@@ -102,30 +101,42 @@ class CompiledMatcher(SequenceMatcher):
         self._holders: list[EventLog | Store] = [] if all(s.in_memory for s in own) else [tester.log, *own]
         self._parts = np.array(pattern.positives, np.int64)
         self._stores = stores
-        types, paved = self._types, self._pave
-
-        def gaining(order: JoinOrder, ordered: bool) -> _Paved | None:
-            def view(index: int) -> View:
-                return View.ALL if ordered or index == NEGATIVES or index < order.seed else View.OLD
-
-            return paved(partial(road_of, order, pattern, types), view)
-
-        self._gaining = [[gaining(order, ordered) for ordered in (False, True)] for order in pattern.inserts]
-        self._losing = [paved(partial(killing_road, j, pattern, types), _known) for j in range(len(pattern.deletes))]
-        self._reaching = {
-            id(order): paved(partial(road_of, order, pattern, types), _known)
-            for order in (*pattern.inserts, *pattern.deletes)
-        }
-        leading = [p for p in pattern.probes if p.negation.kind == "leading"]
-        roads = [*self._losing, *(road for road, _ in self._gaining)]
+        self._types = {name: column.type for name, column in tester.log.columns.items()}
+        self._gaining = [self._gain(order, ordered=False) for order in pattern.inserts]
+        self._losing = [self._lose(j) for j in range(len(pattern.deletes))]
+        roads = [*self._losing, *self._gaining]
         self._paved = [] if self._holders or None in roads else [road for road in roads if road is not None]
-        self._checking = paved(partial(checking_road, pattern.probes, False, pattern, types), _everything)
-        self._sparing = paved(partial(checking_road, leading, True, pattern, types), _everything)
 
-    @property
-    def _types(self) -> dict[str, pa.DataType]:
-        """Those of the log's columns."""
-        return {name: column.type for name, column in self._tester.log.columns.items()}
+    def _gain(self, order: JoinOrder, *, ordered: bool) -> _Paved | None:
+        def view(index: int) -> View:
+            return View.ALL if ordered or index == NEGATIVES or index < order.seed else View.OLD
+
+        return self._pave(partial(road_of, order, self._pattern, self._types), view)
+
+    def _lose(self, j: int) -> _Paved | None:
+        return self._pave(partial(killing_road, j, self._pattern, self._types), _known)
+
+    # Most queries never take these.
+
+    @cached_property
+    def _gaining_in_order(self) -> list[_Paved | None]:
+        return [self._gain(order, ordered=True) for order in self._pattern.inserts]
+
+    @cached_property
+    def _reaching(self) -> dict[int, _Paved | None]:
+        orders = (*self._pattern.inserts, *self._pattern.deletes)
+        return {id(o): self._pave(partial(road_of, o, self._pattern, self._types), _known) for o in orders}
+
+    @cached_property
+    def _checking(self) -> _Paved | None:
+        return self._check(self._pattern.probes, new=False)
+
+    @cached_property
+    def _sparing(self) -> _Paved | None:
+        return self._check([p for p in self._pattern.probes if p.negation.kind == "leading"], new=True)
+
+    def _check(self, probes: Sequence[Probe], *, new: bool) -> _Paved | None:
+        return self._pave(partial(checking_road, probes, new, self._pattern, self._types), _everything)
 
     def _pave(self, road: Callable[[], Road], view: Callable[[int], View]) -> _Paved | None:
         """The program of a road, whose looks at a component (or at negatives) are at this view; None: it has none."""
@@ -218,7 +229,8 @@ class CompiledMatcher(SequenceMatcher):
         return (program, not loses, _FOUND, *looks, (place, origin))
 
     def _gained(self, position: int, seeds: Rows, ordered: bool) -> Iterator[Rows]:
-        road, seed = self._gaining[position][ordered], self._pattern.inserts[position].seed
+        roads = self._gaining_in_order if ordered else self._gaining
+        road, seed = roads[position], self._pattern.inserts[position].seed
         far, near = self._parted(road, seeds, seeds.time(seed))
         if far is not None:  # these are earlier than the others
             yield from super()._gained(position, far, ordered)

@@ -106,6 +106,7 @@ class Hits:
 
 #: Events that tasks go on by for each event that is committed, for each commit at least, and together.
 _RATE, _LEAST, _STEP = 32, 64, 1 << 12
+_NEVER = -(2**63)  # before every time
 _ENTRY = 16  # bytes of an event in a run
 _SAVED = 4  # saved runs of a frame beyond which small ones are written together
 _TRIAL = 4_096  # keys after which a store's filters must have ruled out
@@ -224,12 +225,12 @@ class Store:
         self._dirty: list[int] = []
         self._working: dict[int, Frame] = {}  # frames with tasks
         self._due = 0  # events that these have to go on by
-        self._purged = -(2**63)
+        self._purged = _NEVER
         self._sizes = [0, 0]
-        self._latest = [-(2**63), -(2**63)]
+        self._latest = [_NEVER, _NEVER]
         self._worth = Worth()
         self._listed: dict[View, list[kernels.Run]] = {}  # the runs of each view that are later than what is away
-        self.away_until = -(2**63)  #: all events later than this are in memory
+        self.away_until = _NEVER  #: all events later than this are in memory
 
     @property
     def frames(self) -> SortedDict[int, Frame]:
@@ -245,17 +246,20 @@ class Store:
         if recent.count or recent.runs is None:
             recent.runs, recent.latest = self.source(View.OLD), self._latest[0]
 
-    def _take_in(self) -> None:
-        """What is recent goes into frames: so whoever asks anything of the store finds it there."""
+    def _take_in(self, floor: int = _NEVER) -> None:
+        """What is recent goes into frames: so whoever asks anything of the store finds it there. Slices that end before
+        ``floor`` are dropped.
+        """
         recent = self.recent
         if recent is None or not recent.count:
             return
         came = recent.count
         self._latest[0] = recent.latest
-        self._sizes[0] += came
         self._moved()
         for number, codes, refs in recent.take():
-            self._commit(number, Run(codes, refs), came)
+            if (number + 1) << self.layout.bits > floor:
+                self._sizes[0] += len(codes)
+                self._commit(number, Run(codes, refs), came)
         if self._working:
             self._work(came)
 
@@ -316,7 +320,7 @@ class Store:
                 self._commit(number, new, came)
             self._dirty = []
             self._moved()
-            self._latest = [max(self._latest), -(2**63)]
+            self._latest = [max(self._latest), _NEVER]
             self.staged = _NOTHING
         if self._working:
             self._work(came)
@@ -431,7 +435,8 @@ class Store:
         Whole frames go at once. In the frame that the floor cuts, fresh runs are rewritten each time the floor has
         moved a quarter of a slice, so that the work per event stays constant and the excess is bounded.
         """
-        bits, frames = self.layout.bits, self.frames
+        self._take_in(floor)
+        bits, frames = self.layout.bits, self._frames
         first: tuple[int, Frame] | None = None  # that is left
         while frames:
             number, frame = first = frames.peekitem(0)
