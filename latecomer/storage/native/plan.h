@@ -359,12 +359,12 @@ static int plan_askers(Plan *plan, PyObject *given)
         for (npy_intp j = 0; j < asker->orders; j++)
             if (!plan_order(plan, PyTuple_GET_ITEM(part[2], j), asker, asker->order + j))
                 return 0;
-        asker->follows = calloc((size_t)asker->orders + 1, sizeof *asker->follows);
-        if (asker->follows == NULL)
+        if (asker->orders > MOST_ORDERS || asker->each > MOST_PARTS || (asker->waiting && !asker->check)) {
+            PyErr_SetString(PyExc_TypeError, "too many orders, or components, or none to look again at matches that wait");
+            return 0;
+        }
+        if (!(asker->follows = calloc((size_t)asker->orders + 1, sizeof *asker->follows))) {
             PyErr_NoMemory();
-        if (asker->follows == NULL || asker->orders > MOST_ORDERS || asker->each > MOST_PARTS || (asker->waiting && !asker->check)) {
-            if (!PyErr_Occurred())
-                PyErr_SetString(PyExc_TypeError, "too many orders, or components, or none to look again at matches that wait");
             return 0;
         }
     }

@@ -173,7 +173,8 @@ static int step_found(const Step *step, const Asker *asker, const Order *order, 
 }
 
 /* Where an order starts; 0, perhaps with an exception: it cannot. */
-static int step_seeds(const Step *step, const Asker *asker, const Order *order, int64_t dense, Waits *waits, Follow *f, Seeds *seeds)
+static int step_seeds(const Step *step, const Asker *asker, const Order *order, int64_t dense, Waits *waits, Follow *f,
+                      Seeds *seeds)
 {
     if (order->seed == DUE)
         return step_due(step, asker, dense, waits, seeds);
