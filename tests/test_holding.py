@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -138,7 +139,12 @@ def test_what_is_due_waits_on_where_another_query_finds_too_much():
     def send(kinds, ts):
         ids = sent + np.arange(len(ts))
         batch = pa.record_batch({"id": ids, "type": kinds, "ts": ts, "k": ids % 5, "x": ids / 2})
-        same = net(one, ("process", batch)) == net(ordinary(other), ("process", batch))
+        found = []
+        for runtime in (one, ordinary(other)):
+            changes = runtime.process(batch).changes
+            own = changes.filter(pc.equal(changes["query"], "q0"))  # of the other query there are too many to be listed
+            found.append((sorted(map(repr, own.to_pylist())), len(changes)))
+        same = found[0] == found[1] and one.counters == other.counters
         assert same
         return sent + len(ts)
 
