@@ -133,8 +133,8 @@ def test_more_matches_are_due_at_once_than_one_table_holds():
 
 @stepping
 def test_what_is_due_waits_on_where_another_query_finds_too_much():
-    """The step that has taken it out is undone, after room was made for all the matches that the batch brings: the other
-    query has no fewer conditions, so it is answered later.
+    """The step that has taken it out is undone, after room was made for all the matches that the batch brings. The
+    other query has no fewer conditions, so it is answered later.
     """
     one, other = runtimes(2, TEXTS[0], "PATTERN SEQ(C c, D d) WHERE c.k < d.k + 9 WITHIN 640 s")
 
