@@ -7,12 +7,11 @@ one tests what was found.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from latecomer.query.expressions import Expr, renamed
-from latecomer.query.plan import Component, Negation, Plan
+from latecomer.query.plan import Negation, Plan
 from latecomer.runtime.pattern import Pattern
 
 
@@ -65,22 +64,23 @@ def _named(conditions: Iterable[Expr], names: Mapping[str, str]) -> set[Expr]:
 
 
 def _matched(
-    ours: Collection[Negation], theirs: Collection[Negation], names: Mapping[str, str]
+    ours: Sequence[Negation], theirs: Sequence[Negation], names: Mapping[str, str]
 ) -> tuple[int | None, ...] | None:
     """For each of our negations its number among the others, in the same order; None: some of those are not ours."""
     found: list[int | None] = []
-    left = list(enumerate(theirs))
+    number = 0  # of the others, the next one to be found
     for negation in ours:
-        same = partial(_same, negation, names=names)
-        found.append(left.pop(0)[0] if left and same(left[0][1]) else None)
-    return None if left else tuple(found)
+        same = number < len(theirs) and _same(negation, theirs[number], names)
+        found.append(number if same else None)
+        number += same
+    return tuple(found) if number == len(theirs) else None
 
 
 def _same(ours: Negation, theirs: Negation, names: Mapping[str, str]) -> bool:
-    own: tuple[Component, Component] = ours.component, theirs.component
-    names = {**names, own[1].var: own[0].var}
+    own, other = ours.component, theirs.component
+    names = {**names, other.var: own.var}
     return (
-        (own[0].type, ours.left, ours.right) == (own[1].type, theirs.left, theirs.right)
-        and set(own[0].filter) == _named(own[1].filter, names)
+        (own.type, ours.left, ours.right) == (other.type, theirs.left, theirs.right)
+        and set(own.filter) == _named(other.filter, names)
         and set(ours.conjuncts) == _named(theirs.conjuncts, names)
     )
