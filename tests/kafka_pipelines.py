@@ -1,9 +1,11 @@
 """Kafka pipelines under test: a scenario of events with everything that can be wrong with them, the members that run
 it as processes of their own, and the verdict of the oracle on what a reader of committed messages finds."""
 
+import ast
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -408,6 +410,24 @@ class Member:
         while self.log.read_text().count(text) < times:
             assert self.running, self.said()
             assert time.monotonic() < until, f"no {text!r} within {seconds} s: {self.said()}"
+            time.sleep(0.02)
+
+    def tasks(self):
+        """The partitions that are open, by its log."""
+        held = set()
+        for line in self.log.read_text().splitlines():
+            if opened := re.search(r" opened \{'task': '(.+?)'", line):
+                held.add(opened[1])
+            elif gone := re.search(r" revoked \{'partitions': (\[.*?\])", line):
+                held.difference_update(ast.literal_eval(gone[1]))
+        return held
+
+    def wait_for_tasks(self, count, seconds=30):
+        """Wait until it has so many partitions open."""
+        until = time.monotonic() + seconds
+        while len(self.tasks()) != count:
+            assert self.running, self.said()
+            assert time.monotonic() < until, f"not {count} tasks within {seconds} s: {self.said()}"
             time.sleep(0.02)
 
     def kill(self):

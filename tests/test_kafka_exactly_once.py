@@ -95,9 +95,9 @@ def test_killed_at_random(kafka, tmp_path):
 def test_members_join_and_leave(kafka, tmp_path):
     scenario = Scenario(kafka, tmp_path, partitions=4)
     with Feeding(scenario), Member(scenario) as one:
-        one.wait_for("opened", times=4)
+        one.wait_for_tasks(4)
         with Member(scenario) as two:
-            two.wait_for("opened", times=2)
+            two.wait_for_tasks(2)
             time.sleep(0.3)
             with Member(scenario) as three:
                 three.wait_for("opened")
@@ -105,7 +105,7 @@ def test_members_join_and_leave(kafka, tmp_path):
                 two.stop()
                 time.sleep(0.3)
                 three.kill()
-            one.wait_for("opened", times=8)
+            one.wait_for_tasks(4)
         one.stop()
     run_to_the_end(scenario)
 

@@ -278,6 +278,21 @@ def test_a_short_buffer_uses_its_memory_again() -> None:
     assert buffer.nbytes <= 8 * 20_000
 
 
+def test_a_buffer_of_which_little_is_left_uses_its_memory_again() -> None:
+    """Each batch is far more than what stays of those before it."""
+    buffer, places = columns.Buffer(np.dtype(np.int64)), set[int]()
+    for turn in range(300):
+        if buffer._end + 8_000 > buffer._limit:
+            buffer.reserve(8_000)
+        buffer.append(np.full(8_000, turn))
+        buffer.drop(len(buffer) - 500)
+        if turn >= 5:
+            places.add(buffer._data.ctypes.data)
+    assert buffer.live().tolist() == [299] * 500
+    assert len(places) == 1
+    assert buffer.nbytes <= 8 * (8_500 + 500)
+
+
 @given(st.lists(st.integers(-40, 400), min_size=1, unique=True), st.integers(0, 1 << 41), st.sampled_from([1, 7, 1000]))
 def test_numbers_have_places(values: list[int], base: int, apart: int) -> None:
     numbers = np.sort(np.array(values)) * apart + base

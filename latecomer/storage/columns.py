@@ -137,7 +137,7 @@ class Buffer(kernels.Span):
     def drop(self, n: int) -> None:
         self._start += n
         dead = self._start - self._room.given
-        if len(self) * self.dtype.itemsize <= _SHORT and dead <= len(self) and not (self._next or self._room.seen):
+        if len(self) * self.dtype.itemsize <= _SHORT and not (self._next or self._room.seen):
             if _BACK * dead >= len(self):
                 self._go_back()
             self._limit = self._early()
