@@ -302,6 +302,23 @@ def test_a_batch_that_takes_no_step_has_changed_nothing(change):
 
 
 @stepping
+def test_a_batch_that_brings_far_more_than_those_before_it_takes_no_step():
+    """Room for ids is made for about as many rows as count of the batches before: the next one has room again."""
+    one, other = counted(), counted()
+    taken, first = [], 10
+    for size, every in [(5_000, 50), (5_000, 50), (5_000, 50), (30_000, 1), (30_000, 1), (30_000, 1)]:
+        batch = stream(size, 300, 0.1, size, first=first, twice=0)
+        first += size
+        kinds = np.where(np.arange(size) % every, "X", batch.column("type").to_numpy(False))
+        batch = batch.set_column(1, "type", pa.array(kinds))
+        before = one._engine.express.steps
+        assert net(one, ("process", batch)) == net(without_steps(other), ("process", batch))
+        taken.append(one._engine.express.steps - before)
+        one._engine._check()
+    assert taken == [1, 1, 1, 0, 1, 1]
+
+
+@stepping
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())], ids=str)
 def test_texts_in_other_encodings_take_steps(kind):
     """As data frames have them; what comes out has them as they are kept."""
@@ -499,14 +516,14 @@ def test_wrong_plans_and_steps_are_refused():
     with pytest.raises(TypeError, match="arguments"):
         kernels.step(plan, schema, slot)
     with pytest.raises(ValueError, match="PyCapsule"):
-        kernels.step(schema, schema, slot, 0, 0, 0, 0, tables)
+        kernels.step(schema, schema, slot, 0, 0, 0, 0, tables, 9)
     with pytest.raises(TypeError, match="7 parts of an index"):
-        kernels.step(plan, schema, slot, 0, 0, 0, 0, tables[:6])
+        kernels.step(plan, schema, slot, 0, 0, 0, 0, tables[:6], 9)
     for wrong in (slot, slot[:9]):
         with pytest.raises(TypeError, match="slot"):
-            kernels.step(plan, schema, wrong, 0, 0, 0, 0, tables)
+            kernels.step(plan, schema, wrong, 0, 0, 0, 0, tables, 9)
     rows._export_to_c(slot.ctypes.data)
-    assert kernels.step(plan, schema, slot, 0, 0, 0, 0, tables) is None  # no type, no time
+    assert kernels.step(plan, schema, slot, 0, 0, 0, 0, tables, 9) is None  # no type, no time
     assert not slot[8], "they are released"
     with pytest.raises(TypeError, match="slot"):
         kernels.joint(slot)
@@ -514,6 +531,6 @@ def test_wrong_plans_and_steps_are_refused():
     shared = kernels.joint(slot)
     assert not slot[8], "they are taken over"
     for _ in range(2):
-        assert kernels.step(plan, schema, shared, 0, 0, 0, 0, tables) is None
+        assert kernels.step(plan, schema, shared, 0, 0, 0, 0, tables, 9) is None
     with pytest.raises(ValueError, match="alike"):
-        kernels.step(plan, schema, shared, 1, 0, 0, 0, tables)
+        kernels.step(plan, schema, shared, 1, 0, 0, 0, tables, 9)

@@ -35,6 +35,10 @@ _LONGEST_REST = 31
 _PART = 64
 
 
+#: Rows for which there is room whatever the last batches tell, and by what a batch may have more than those.
+_FEW, _MORE = 64, 1.25
+
+
 class Express:
     """The road for one engine; :meth:`of` says whether there is one."""
 
@@ -55,7 +59,8 @@ class Express:
         self._come: int | None = None  # how far the clock has come by steps of which lanes have not heard
         self._rest = self._next_rest = 0  # for how many batches no step is tried; and after the next one that took none
         self._tables: Tables = ()  # where ids are entered,
-        self._room = 0  # and how many may be before the index is asked again
+        self._room = 0  # how many may be before the index is asked again,
+        self._part = 1.0  # and of about which part of a batch's rows they are, as the last ones tell
 
     @classmethod
     def of(cls, engine: Engine, given: Sequence[AnyLane]) -> Express | None:
@@ -108,19 +113,22 @@ class Express:
             return None
         engine.broken = True  # until all is done
         before = engine.time.clock.value
-        if n > self._room:
-            if engine.ids.due(n):
-                engine.forget_ids(np.maximum(before - self._kept, BEGINNING), n)
-            self._room, self._tables = engine.ids.entering(engine.log.end, n)
-        found = self._step.take(given, self._tables, before, self.delay)
+        ids = min(n, int(self._part * n) + _FEW)
+        if ids > self._room:
+            if engine.ids.due(ids):
+                engine.forget_ids(np.maximum(before - self._kept, BEGINNING), ids)
+            self._room, self._tables = engine.ids.entering(engine.log.end, ids)
+        found = self._step.take(given, self._tables, self._room, before, self.delay)
         if found is None:
-            engine.broken = False
+            engine.broken, self._part = False, 1.0
             self._rest, self._next_rest = self._next_rest, min(2 * self._next_rest + 1, _LONGEST_REST)
             return None
         self._next_rest = 0
         clock, known, entered, behind, answers = found
         self._come = clock
-        self._room -= n
+        self._room -= entered
+        if n > _FEW:
+            self._part = min(_MORE * entered / n, 1.0)
         engine.ids.entered(entered)
         engine.intake.count(n)
         engine.counters["rows"] += n

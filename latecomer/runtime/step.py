@@ -82,8 +82,8 @@ class Step:
         """Whether columns are kept elsewhere now, or have got their first nulls, or other rows count."""
         return self._spans != _spans(self._engine) or self._share is not self._engine.share
 
-    def take(self, given: pa.RecordBatch, tables: Tables, clock: int, delay: int) -> Found | None:
-        """Take in a batch, whose ids go into ``tables``; None: nothing has been done."""
+    def take(self, given: pa.RecordBatch, tables: Tables, room: int, clock: int, delay: int) -> Found | None:
+        """Take in a batch, whose ids go into ``tables``, up to ``room`` of them; None: nothing has been done."""
         engine = self._engine
         number, dense = engine.intake.next_number, engine.log.dense
         joint = None if self._share is None else self._share.joint
@@ -91,7 +91,7 @@ class Step:
         if rows is None:
             given._export_to_c(self._address)
             rows = self._slot
-        found: Found | None = kernels.step(self._plan, self._schema, rows, number, clock, delay, dense, tables)
+        found: Found | None = kernels.step(self._plan, self._schema, rows, number, clock, delay, dense, tables, room)
         if found is not None and len(found[-1]) > 1:
             found[-1].sort(key=lambda answer: self._turns[answer[0]])
         return found

@@ -35,21 +35,22 @@ static void step_rests(const Step *step, int undone)
         step_waited(step->plan->asker + i, step->waits + i, undone);
 }
 
-/* step(plan, schema, slot, first, clock, delay, dense, tables) -> (the clock after all rows, how many are of a type that is
+/* step(plan, schema, slot, first, clock, delay, dense, tables, room) -> (the clock after all rows, how many are of a type that is
  * asked for, how many of these count here, by how much each row is behind the clock, answers) | None
  *
  * `schema` is the capsule of a record batch's schema, and `slot` holds its struct ArrowArray, which is released, or is what
  * joint() has made of it, and is read with the steps of others; `first` is the number of its first row; no row may be later than
  * `delay`; `dense` is the number of the log's first event, which has no gaps behind it; `tables` are the first six arguments
- * of put(), in which there is room, and the least reference. Answers are those of the queries that find something, in their order. None: nothing has
+ * of put() and the least reference, and take `room` more. Answers are those of the queries that find something, in their order. None: nothing has
  * been done. */
 static PyObject *step(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     Held held = {{0}, 0};
     Step step = {0};
     int64_t first, delay, dense;
-    if (!expects(count, 8) || !(step.plan = PyCapsule_GetPointer(args[0], "latecomer.plan")) || !integer(args[3], &first) ||
-        !integer(args[4], &step.clock) || !integer(args[5], &delay) || !integer(args[6], &dense))
+    if (!expects(count, 9) || !(step.plan = PyCapsule_GetPointer(args[0], "latecomer.plan")) || !integer(args[3], &first) ||
+        !integer(args[4], &step.clock) || !integer(args[5], &delay) || !integer(args[6], &dense) ||
+        !integer(args[8], &step.room))
         return NULL;
     const ArrowSchema *schema = PyCapsule_GetPointer(args[1], "arrow_schema");
     PyObject **tables = schema ? items(args[7], 7, "parts of an index") : NULL;

@@ -88,10 +88,12 @@ static int id_is_known(const Step *step, const IdTable *table, uint64_t hash)
     return 0;
 }
 
-/* Enter the ids; 0: one is known, or it is that of two rows, or there is an exception. */
+/* Enter the ids; 0: they are too many, one is known, or it is that of two rows, or there is an exception. */
 static int step_enters(Step *step)
 {
     npy_intp n = step->known;
+    if (n > step->room)
+        return 0;
     step->refs = piece_of_arena(&step->arena, 8 * (size_t)n);
     step->places = piece_of_arena(&step->arena, 8 * (size_t)n);
     step->ids = piece_of_arena(&step->arena, 8 * (size_t)n);

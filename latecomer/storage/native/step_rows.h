@@ -40,7 +40,7 @@ typedef struct {
     int64_t *row, *refs, *places;
     uint64_t *ids;
     IdTable tables[2];
-    int64_t first, done, base; /* of the tables */
+    int64_t first, done, base, room; /* of the tables */
     npy_intp entered;
     Arrivals *arrivals; /* for each stock */
     Run *runs;
@@ -161,6 +161,8 @@ static inline uint64_t key_hash(const Step *step, const int64_t *key, npy_intp k
 static int step_shares(Step *step)
 {
     const Portion *portion = &step->plan->portion;
+    uint64_t of = (uint64_t)portion->of;
+    int even = (of & (of - 1)) == 0; /* a division takes as long as all else */
     npy_intp kept = 0;
     for (npy_intp i = 0; i < portion->keys; i++)
         if (step->rows.fields[portion->key[i]].valid)
@@ -168,7 +170,8 @@ static int step_shares(Step *step)
     for (npy_intp j = 0; portion->of && j < step->known; j++) {
         int64_t row = step->row[j];
         step->row[kept] = row;
-        kept += mix(key_hash(step, portion->key, portion->keys, row)) % (uint64_t)portion->of == (uint64_t)portion->rest;
+        uint64_t hash = mix(key_hash(step, portion->key, portion->keys, row));
+        kept += (even ? hash & (of - 1) : hash % of) == (uint64_t)portion->rest;
     }
     step->counted = step->known;
     step->known = portion->of ? kept : step->known;
