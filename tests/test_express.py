@@ -302,6 +302,22 @@ def test_a_batch_that_takes_no_step_has_changed_nothing(change):
 
 
 @stepping
+def test_payload_stays_while_what_is_recent_refers_to_it():
+    """Behind a gap, after which stores have forgotten all: for a while nobody looks through what has come since."""
+    query = lc.Query("PATTERN SEQ(A a, B b) WHERE [k] WITHIN 2 s", level=lc.Aggressive("1 s"))
+    runtime = lc.Runtime(lc.Stream(id="id", unit="s"), query)
+    for turn, (second, kinds) in enumerate([(0, "AB"), (5_000, "XX"), *((5_000 + k, "AB") for k in range(1, 12))]):
+        at = np.arange(400 * turn, 400 * (turn + 1))
+        kind = np.where(at % 2, *kinds)
+        runtime.process(pa.record_batch({"id": at, "type": kind, "ts": np.full(400, second), "k": at % 300}))
+    recent = [store.recent.count for store in runtime._engine.all_stores()]
+    held = runtime._engine.log.held
+    runtime._engine._check()
+    assert min(recent) > 0, "nothing is recent"
+    assert held < 12 * 400, "nothing was forgotten"
+
+
+@stepping
 def test_a_batch_that_brings_far_more_than_those_before_it_takes_no_step():
     """Room for ids is made for about as many rows as count of the batches before: the next one has room again."""
     one, other = counted(), counted()

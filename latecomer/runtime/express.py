@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 #: Where batch after batch is out of the ordinary, most of them try no step: so many in a row at most.
 _LONGEST_REST = 31
-#: State is looked through for what may go when the clock has moved by this part of a slice: each look has its price.
-_PART = 64
+#: State is looked through for what may go once something may, and the clock has moved by the first of these parts of a
+#: slice, since each look has its price; and when it has moved by the second.
+_LEAST, _MOST = 64, 4
 
 
 #: Rows for which there is room whatever the last batches tell, and by what a batch may have more than those.
@@ -149,8 +150,7 @@ class Express:
         self._end(clock)
 
     def _end(self, clock: int) -> None:
-        if clock >= self._tidy_at or self._engine.log.looks:
-            self._tidy(clock)
+        self._tidy(clock)
         self._engine.broken = False
 
     def _count(self, n: int, known: int) -> None:
@@ -160,15 +160,16 @@ class Express:
 
     def _tidy(self, clock: int) -> None:
         """Drop what nothing needs any more."""
-        self._catch_up()
         if clock >= self._tidy_at:
-            self._tidy_at = clock + (1 << self._engine.layout.bits) // _PART
+            self._catch_up()
             for lane in self._lanes:
                 lane.purge(self._engine.time.proofs)
+                if self._step is not None:  # it would ask for this next, from where all of it is far away
+                    lane.expose()
+            slice = 1 << self._engine.layout.bits
+            known = [more for lane in self._lanes if (more := lane.to_purge()) is not None]
+            self._tidy_at = clock + min(max(min(known, default=0), slice // _LEAST), slice // _MOST)
         self._engine.purge()
-        if self._step is not None:  # it would ask for this next, from where all of it is far away
-            for lane in self._lanes:
-                lane.expose()
 
     def process(self, batch: Batch, passed: Passed) -> Iterator[Piece]:
         """As :meth:`Engine.process`, of a batch that was read in one pass and has no event that is late."""
@@ -191,8 +192,7 @@ class Express:
             self._advance(lane, clock)
             self._place(lane, batch, reading, first)
             yield from engine.write(lane.act(engine.time.proofs, passed=True))
-        if clock >= self._tidy_at or engine.log.looks:
-            self._tidy(clock)
+        self._tidy(clock)
 
     def _place(self, lane: Lane, batch: Batch, reading: Reading, first: int) -> None:
         """Put the batch's events, whose references begin at ``first``, into the stores of a lane."""

@@ -338,6 +338,15 @@ class Lane:
         if all(store.whole for store in self.stores.values()) and self.stored() > 2 * self._after_proof + _FIRST_PURGE:
             self.purge_by_proof(proofs)
 
+    def to_purge(self) -> int | None:
+        """By how much the floors have to rise until :meth:`purge` has something to do; None: nobody knows."""
+        known = [
+            due - min(q.floor for q in self._users[selection])
+            for selection, store in self.stores.items()
+            if (due := store.due()) is not None
+        ]
+        return min(known, default=None)
+
     def expose(self) -> None:
         """Show the stores' runs to compiled code."""
         for store in self.stores.values():

@@ -460,6 +460,15 @@ class Store:
                     self._dropped(number, frame, frame.old.purge(floor - begin))
                     self._purged = max(self._purged, begin + (frame.old.purged or 0))  # of what is short at once
 
+    def due(self) -> int | None:
+        """The floor from which on :meth:`purge` has something to do, as far as frames tell; None: there are none."""
+        if not self._frames:
+            return None
+        number, frame = self._frames.peekitem(0)
+        bits = self.layout.bits
+        begin, swept = number << bits, frame.old.purged is not None
+        return min(max(begin, self._purged) + (1 << (bits - 2)), begin + (1 << bits)) if swept else begin
+
     def _free(self, saved: list[Saved]) -> None:
         if saved:
             assert self._pager is not None
@@ -467,12 +476,12 @@ class Store:
 
     def oldest(self) -> int | None:
         """No committed event is older than this; None when there is none."""
-        frames = self.frames
-        if not frames:
-            return None
-        number, frame = frames.peekitem(0)
-        begin = number << self.layout.bits
-        return begin if frame.saved else max(begin, self._purged)  # what is saved is dropped with its frame
+        known = [] if self.recent is None or not self.recent.count else [int(self.recent.earliest)]
+        if self._frames:
+            number, frame = self._frames.peekitem(0)
+            begin = number << self.layout.bits
+            known.append(begin if frame.saved else max(begin, self._purged))  # what is saved is dropped with its frame
+        return min(known, default=None)
 
     def events(self) -> tuple[U64, I64]:
         """Keys and references of all committed events in memory."""

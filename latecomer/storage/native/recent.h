@@ -1,8 +1,9 @@
-/* Recent: what small batches have brought to a store since it last made runs of its own of them (`storage/store.py`), by
- * slice and code. Each batch puts its few events among the others, which takes less than a run of its own would; those of
- * a large batch are there alone, and become a run of their own with the next look. */
+/* Recent: what some batches have brought to a store since it last made runs of its own of them (`storage/store.py`), by
+ * slice and code. Each batch puts its events among the others, which takes less than a run of its own would. */
 
-#define MOST_RECENT 1024 /* events of several batches */
+#define LEAST_ROOM 1024 /* events for which there is room: of many small batches, */
+#define BATCHES 3       /* or of so many larger ones, */
+#define MOST_ROOM 3072  /* unless they are that many */
 #define MOST_SLICES 16   /* that they may be of */
 
 /* Events of so many slices, ascending: those of slice[i] are at begin[i] to begin[i + 1]. */
@@ -15,7 +16,8 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *runs;  /* the store's others, as a list of (slice, codes, refs); None: to be asked for */
-    int64_t latest;  /* no event of either is later */
+    int64_t latest;  /* no event of either is later, */
+    int64_t earliest; /* and no recent one earlier */
     int64_t count, room, nbytes;
     uint64_t *codes;
     int64_t *refs;
@@ -29,6 +31,7 @@ static PyObject *recent_new(PyTypeObject *type, PyObject *args, PyObject *named)
         return NULL;
     self->runs = Py_NewRef(Py_None);
     self->latest = INT64_MIN;
+    self->earliest = INT64_MAX;
     return (PyObject *)self;
 }
 
@@ -40,11 +43,13 @@ static void recent_gone(PyObject *self)
     Py_TYPE(self)->tp_free(self);
 }
 
-/* Make room for so many events where there are none; 0: there is no memory. */
+/* Make room where there are no events, and the first batch brings so many; 0: there is no memory. */
 static int recent_room(Recent *recent, npy_intp n)
 {
-    n = n > MOST_RECENT ? n : MOST_RECENT;
-    if (recent->room == n)
+    npy_intp some = BATCHES * n < MOST_ROOM ? BATCHES * n : MOST_ROOM;
+    some = some > LEAST_ROOM ? some : LEAST_ROOM;
+    n = n > some ? n : some;
+    if (recent->room >= n && recent->room <= 2 * n)
         return 1;
     free(recent->codes);
     recent->room = recent->nbytes = 0;
@@ -80,11 +85,7 @@ static PyObject *recent_take(PyObject *self, PyObject *unused)
     }
     if (list) {
         recent->count = recent->edges.count = 0;
-        if (recent->room > MOST_RECENT) {
-            free(recent->codes);
-            recent->codes = NULL;
-            recent->room = recent->nbytes = 0;
-        }
+        recent->earliest = INT64_MAX;
     }
     return list;
 }
@@ -92,6 +93,7 @@ static PyObject *recent_take(PyObject *self, PyObject *unused)
 static PyMemberDef recent_members[] = {
     {"runs", T_OBJECT, offsetof(Recent, runs), 0, "the store's other events; None: to be asked for"},
     {"latest", T_LONGLONG, offsetof(Recent, latest), 0, "no committed event is later"},
+    {"earliest", T_LONGLONG, offsetof(Recent, earliest), READONLY, "no event is earlier"},
     {"count", T_LONGLONG, offsetof(Recent, count), READONLY, "events"},
     {"nbytes", T_LONGLONG, offsetof(Recent, nbytes), READONLY, "bytes in memory"},
     {NULL, 0, 0, 0, NULL},
@@ -119,7 +121,7 @@ typedef struct {
     npy_intp n;
     uint64_t *codes, *keys;
     int64_t *refs, *ts;
-    int64_t latest;
+    int64_t earliest, latest;
     Edges edges;
 } Arrivals;
 
@@ -168,17 +170,17 @@ static void recent_add(Recent *recent, const Arrivals *new)
         else
             begin = end;
         npy_intp at = to;
-        while (end > begin) {
-            if (own && codes[first + own - 1] > new->codes[end - 1]) {
-                own--;
-                codes[--at] = codes[first + own];
-                refs[at] = refs[first + own];
-            } else {
-                end--;
-                codes[--at] = new->codes[end];
-                refs[at] = new->refs[end];
-            }
+        while (own && end > begin) { /* without a branch, since which comes next is anybody's guess */
+            uint64_t code = codes[first + own - 1], other = new->codes[end - 1];
+            int64_t ref = refs[first + own - 1], other_ref = new->refs[end - 1], older = code > other;
+            codes[--at] = older ? code : other;
+            refs[at] = older ? ref : other_ref;
+            own -= older;
+            end -= 1 - older;
         }
+        at -= end - begin;
+        memcpy(codes + at, new->codes + begin, (size_t)(end - begin) * sizeof *codes);
+        memcpy(refs + at, new->refs + begin, (size_t)(end - begin) * sizeof *refs);
         if (at - own != first) {
             memmove(codes + at - own, codes + first, own * sizeof *codes);
             memmove(refs + at - own, refs + first, own * sizeof *refs);
@@ -191,4 +193,5 @@ static void recent_add(Recent *recent, const Arrivals *new)
     old->count = slices;
     recent->count += new->n;
     recent->latest = new->latest > recent->latest ? new->latest : recent->latest;
+    recent->earliest = new->earliest < recent->earliest ? new->earliest : recent->earliest;
 }

@@ -97,11 +97,11 @@ static inline void drop_item(Heap *heap, uint64_t hash, int64_t ts, int64_t ref)
 
 /* Sort the items, of which there is at least one, and write what they are. Their slices count from `base` on, then. */
 static const Item *settled(Heap *heap, uint64_t *codes, int64_t *ts, int64_t *refs, uint64_t *keys, int64_t *base,
-                           int64_t *latest)
+                           int64_t *earliest, int64_t *latest)
 {
     npy_intp n = heap->n;
     uint64_t mask = (UINT64_C(1) << heap->bits) - 1;
-    int64_t first = heap->items[0].slice, last = first, most = INT64_MIN;
+    int64_t first = heap->items[0].slice, last = first, least = INT64_MAX, most = INT64_MIN;
     for (npy_intp i = 1; i < n; i++) {
         first = heap->items[i].slice < first ? heap->items[i].slice : first;
         last = heap->items[i].slice > last ? heap->items[i].slice : last;
@@ -114,9 +114,11 @@ static const Item *settled(Heap *heap, uint64_t *codes, int64_t *ts, int64_t *re
         keys[i] = order[i].code & ~mask;
         ts[i] = (int64_t)(((uint64_t)(order[i].slice + first) << heap->bits) | (order[i].code & mask));
         refs[i] = order[i].ref;
+        least = ts[i] < least ? ts[i] : least;
         most = ts[i] > most ? ts[i] : most;
     }
     *base = first;
+    *earliest = least;
     *latest = most;
     return order;
 }
@@ -128,11 +130,11 @@ static PyObject *arranged(Heap *heap)
     PyObject *own[4] = {fresh(n, NPY_UINT64), fresh(n, NPY_INT64), fresh(n, NPY_INT64), fresh(n, NPY_UINT64)};
     PyObject *edges = PyList_New(0), *result = NULL;
     if (own[0] && own[1] && own[2] && own[3] && edges) {
-        int64_t first, latest;
+        int64_t first, earliest, latest;
         const Item *order;
         NPY_BEGIN_THREADS_DEF;
         NPY_BEGIN_THREADS_THRESHOLDED(n);
-        order = settled(heap, DATA(own[0]), DATA(own[1]), DATA(own[2]), DATA(own[3]), &first, &latest);
+        order = settled(heap, DATA(own[0]), DATA(own[1]), DATA(own[2]), DATA(own[3]), &first, &earliest, &latest);
         NPY_END_THREADS;
         int fine = 1;
         for (npy_intp i = 1, begin = 0; fine && i <= n; i++)

@@ -55,6 +55,7 @@ static int step_arranges(Step *step)
             gather(step, stock, &heap);
         new->n = heap.n;
         new->edges.count = new->edges.begin[0] = 0;
+        new->earliest = INT64_MAX;
         new->latest = INT64_MIN;
         if (!heap.n)
             continue;
@@ -63,7 +64,7 @@ static int step_arranges(Step *step)
         new->keys = piece_of_arena(&step->arena, 8 * (size_t)heap.n);
         new->refs = piece_of_arena(&step->arena, 8 * (size_t)heap.n);
         new->ts = piece_of_arena(&step->arena, 8 * (size_t)heap.n);
-        const Item *order = settled(&heap, new->codes, new->ts, new->refs, new->keys, &base, &new->latest);
+        const Item *order = settled(&heap, new->codes, new->ts, new->refs, new->keys, &base, &new->earliest, &new->latest);
         for (npy_intp j = 0; j < heap.n; j++)
             if (j == 0 || order[j].slice != order[j - 1].slice) {
                 if (new->edges.count == MOST_SLICES)
