@@ -150,7 +150,8 @@ class Express:
         self._end(clock)
 
     def _end(self, clock: int) -> None:
-        self._tidy(clock)
+        if clock >= self._tidy_at or self._engine.log.looks:
+            self._tidy(clock)
         self._engine.broken = False
 
     def _count(self, n: int, known: int) -> None:
@@ -162,13 +163,12 @@ class Express:
         """Drop what nothing needs any more."""
         if clock >= self._tidy_at:
             self._catch_up()
-            for lane in self._lanes:
-                lane.purge(self._engine.time.proofs)
-                if self._step is not None:  # it would ask for this next, from where all of it is far away
-                    lane.expose()
             slice = 1 << self._engine.layout.bits
-            known = [more for lane in self._lanes if (more := lane.to_purge()) is not None]
-            self._tidy_at = clock + min(max(min(known, default=0), slice // _LEAST), slice // _MOST)
+            more = min([lane.purge(self._engine.time.proofs) for lane in self._lanes])
+            self._tidy_at = clock + min(max(more, slice // _LEAST), slice // _MOST)
+            if self._step is not None:  # it would ask for this next, from where all of it is far away
+                for lane in self._lanes:
+                    lane.expose()
         self._engine.purge()
 
     def process(self, batch: Batch, passed: Passed) -> Iterator[Piece]:
@@ -192,7 +192,8 @@ class Express:
             self._advance(lane, clock)
             self._place(lane, batch, reading, first)
             yield from engine.write(lane.act(engine.time.proofs, passed=True))
-        self._tidy(clock)
+        if clock >= self._tidy_at or engine.log.looks:
+            self._tidy(clock)
 
     def _place(self, lane: Lane, batch: Batch, reading: Reading, first: int) -> None:
         """Put the batch's events, whose references begin at ``first``, into the stores of a lane."""

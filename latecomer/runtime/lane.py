@@ -326,26 +326,19 @@ class Lane:
                 floor = min(floor, waits - query.reach)
             query.floor = max(query.floor, floor)
 
-    def purge(self, proofs: Proofs) -> None:
-        """Drop what is below the floors."""
+    def purge(self, proofs: Proofs) -> int:
+        """Drop what is below the floors; returns by how much these have to rise until there may be more of that."""
+        more = END
         for selection, store in self.stores.items():
-            floor = min(q.floor for q in self._users[selection])
+            floor = min([q.floor for q in self._users[selection]])
             if floor > BEGINNING:
-                store.purge(floor)
+                more = min(more, store.purge(floor) - floor)
         if not self.policy.proves or self.amends or self._waits() is not None:
-            return
+            return more
         # What is on the shelf waits for its whole slice to be useless.
         if all(store.whole for store in self.stores.values()) and self.stored() > 2 * self._after_proof + _FIRST_PURGE:
             self.purge_by_proof(proofs)
-
-    def to_purge(self) -> int | None:
-        """By how much the floors have to rise until :meth:`purge` has something to do; None: nobody knows."""
-        known = [
-            due - min(q.floor for q in self._users[selection])
-            for selection, store in self.stores.items()
-            if (due := store.due()) is not None
-        ]
-        return min(known, default=None)
+        return more
 
     def expose(self) -> None:
         """Show the stores' runs to compiled code."""

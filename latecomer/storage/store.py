@@ -429,8 +429,8 @@ class Store:
             if saved.run is None and len(asked) and some(saved.may_hold(asked, self._pager, self._worth)):
                 saved.run = saved.load(self._pager)
 
-    def purge(self, floor: int) -> None:
-        """Drop committed events with time below ``floor``.
+    def purge(self, floor: int) -> int:
+        """Drop committed events with time below ``floor``; returns from which floor on there may be more to drop.
 
         Whole frames go at once. In the frame that the floor cuts, fresh runs are rewritten each time the floor has
         moved a quarter of a slice, so that the work per event stays constant and the excess is bounded.
@@ -459,15 +459,10 @@ class Store:
                 if floor - self._purged >= 1 << (bits - 2):
                     self._dropped(number, frame, frame.old.purge(floor - begin))
                     self._purged = max(self._purged, begin + (frame.old.purged or 0))  # of what is short at once
-
-    def due(self) -> int | None:
-        """The floor from which on :meth:`purge` has something to do, as far as frames tell; None: there are none."""
-        if not self._frames:
-            return None
-        number, frame = self._frames.peekitem(0)
-        bits = self.layout.bits
-        begin, swept = number << bits, frame.old.purged is not None
-        return min(max(begin, self._purged) + (1 << (bits - 2)), begin + (1 << bits)) if swept else begin
+        if first is None or first[1].old.purged is None:
+            return floor
+        begin = first[0] << bits
+        return min(max(begin, self._purged) + (1 << (bits - 2)), begin + (1 << bits))
 
     def _free(self, saved: list[Saved]) -> None:
         if saved:
