@@ -41,6 +41,11 @@ class Timing:
     wall: list[float]
     cpu: list[float]
 
+    def add(self, other: Timing) -> None:
+        """Take over the runs of another one."""
+        self.wall.extend(other.wall)
+        self.cpu.extend(other.cpu)
+
     @property
     def best(self) -> float:
         """The shortest run by the wall clock, in seconds."""

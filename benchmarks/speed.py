@@ -15,7 +15,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -102,33 +102,57 @@ class Replay:
         }
 
 
-def measure(setting: Setting, repeats: int = 3) -> dict[str, Any]:
-    """One row: the engine and the limit in turns. Raises Disqualified when the answer is wrong."""
-    shapes = setting.workload.shapes
-    events = setting.workload.events(setting.events, setting.late)
-    replay = Replay(setting, events)
-    facts = replay.verify()
-    timings = harness.take_turns(
-        {"engine": replay.run, "limit": lambda _: limit.matches(events, shapes)},
-        repeats,
-        warmups=0,  # the verified run and the truth were the warm-up
-        prepare={"engine": lambda: replay.filled()[0]},
-    )
-    ours, best = timings["engine"], timings["limit"]
-    speed, possible = _speed(setting.measured, ours), _speed(setting.events, best)
-    return {
-        "workload": setting.workload.name,
-        "batch": setting.batch,
-        "late": setting.late,
-        "level": setting.level,
-        "events": setting.measured,
-        "events_per_s": speed,
-        "limit_events_per_s": possible,
-        "ratio": speed / possible,
-        **facts,
-        "engine": ours.as_dict(),
-        "limit": best.as_dict(),
-    }
+class Cell:
+    """One row of a table: the engine and the limit. Raises Disqualified when the answer is wrong."""
+
+    def __init__(self, setting: Setting, events: pa.Table) -> None:
+        self._setting, self._events = setting, events
+        self._replay = Replay(setting, events)
+        self._facts = self._replay.verify()  # the verified run and the truth are the warm-up
+        self._engine, self._limit = Timing([], []), Timing([], [])
+
+    def take_turn(self) -> None:
+        """Measure each of the two once more."""
+        timings = harness.take_turns(
+            {
+                "engine": self._replay.run,
+                "limit": lambda _: limit.matches(self._events, self._setting.workload.shapes),
+            },
+            1,
+            warmups=0,
+            prepare={"engine": lambda: self._replay.filled()[0]},
+        )
+        self._engine.add(timings["engine"])
+        self._limit.add(timings["limit"])
+
+    def row(self) -> dict[str, Any]:
+        setting = self._setting
+        speed, possible = _speed(setting.measured, self._engine), _speed(setting.events, self._limit)
+        return {
+            "workload": setting.workload.name,
+            "batch": setting.batch,
+            "late": setting.late,
+            "level": setting.level,
+            "events": setting.measured,
+            "events_per_s": speed,
+            "limit_events_per_s": possible,
+            "ratio": speed / possible,
+            **self._facts,
+            "engine": self._engine.as_dict(),
+            "limit": self._limit.as_dict(),
+        }
+
+
+def measure(settings: Sequence[Setting], repeats: int = 3) -> list[dict[str, Any]]:
+    """A row for each setting. All take turns: so when the machine is slow for a while, none is slow each time."""
+    streams = {(s.workload.events, s.events, s.late): pa.table({}) for s in settings}
+    for source, n, late in streams:
+        streams[source, n, late] = source(n, late)
+    cells = [Cell(s, streams[s.workload.events, s.events, s.late]) for s in settings]
+    for _ in range(repeats):
+        for cell in cells:
+            cell.take_turn()
+    return [cell.row() for cell in cells]
 
 
 def _speed(events: int, timing: Timing) -> float:
@@ -147,13 +171,16 @@ def grid(name: str, quick: bool) -> list[Setting]:
 
 def run(name: str, repeats: int = 3, *, quick: bool = False, say: Callable[[str], None] = print) -> Report:
     """Measure one workload; raises Disqualified when any answer is wrong."""
-    settings = {"queries": [s.text for s in WORKLOADS[name].shapes], "max_delay_ms": MAX_DELAY, "repeats": repeats}
-    report = Report(f"speed-{name}", {**settings, "quick": quick})
-    for setting in grid(name, quick):
-        report.rows.append(measure(setting, repeats))
-        say(shown(report.rows[-1:]).splitlines()[-1])
-    if len(WORKLOADS[name].shapes) > 1:
-        report.rows += alone(WORKLOADS[name], FEW if quick else EVENTS, repeats)
+    queries = [shape.text for shape in WORKLOADS[name].shapes]
+    what = {"queries": queries, "max_delay_ms": MAX_DELAY, "repeats": repeats, "quick": quick}
+    report = Report(f"speed-{name}", what)
+    workload, settings = WORKLOADS[name], grid(name, quick)
+    single = workload.shapes if len(workload.shapes) > 1 else ()  # what ten of them together save
+    alone = [Setting(replace(workload, shapes=(query,)), events=settings[0].events) for query in single]
+    report.rows = measure([*settings, *alone], repeats)
+    for row, query in zip(report.rows[len(settings) :], single, strict=True):
+        row["query"] = query.name
+    say("\n".join(shown(report.rows).splitlines()[2:]))
     return report
 
 
@@ -170,14 +197,6 @@ def numpy_kernel(repeats: int = 3, *, quick: bool = False, say: Callable[[str], 
     report = Report("speed-numpy", {"kernel": "numpy", "repeats": repeats, "quick": quick}, json.loads(done.stdout))
     say("\n".join(shown(report.rows).splitlines()[2:]))
     return report
-
-
-def alone(workload: Workload, n: int, repeats: int) -> list[dict[str, Any]]:
-    """Each query of a workload by itself, on the same events: what ten of them together save."""
-    return [
-        {**measure(Setting(replace(workload, shapes=(shape,)), events=n), repeats), "query": shape.name}
-        for shape in workload.shapes
-    ]
 
 
 def shown(rows: list[dict[str, Any]]) -> str:
@@ -221,17 +240,18 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"{option} {', '.join(unknown)}: there are {', '.join(allowed)}")
     pa.set_cpu_count(1)
     levels = LEVELS if options.level == "all" else options.level.split(",")
-    rows = []
-    for name in options.workloads.split(","):
-        for level in levels:
-            for late in options.late.split(","):
-                for batch in options.batch.split(","):
-                    setting = Setting(WORKLOADS[name], int(batch), float(late) / 100, level, options.events)
-                    try:
-                        rows.append(measure(setting, options.repeats))
-                    except Disqualified as problem:
-                        print(f"DISQUALIFIED: {problem}", file=sys.stderr)
-                        return 1
+    settings = [
+        Setting(WORKLOADS[name], int(batch), float(late) / 100, level, options.events)
+        for name in options.workloads.split(",")
+        for level in levels
+        for late in options.late.split(",")
+        for batch in options.batch.split(",")
+    ]
+    try:
+        rows = measure(settings, options.repeats)
+    except Disqualified as problem:
+        print(f"DISQUALIFIED: {problem}", file=sys.stderr)
+        return 1
     print(json.dumps(rows) if options.json else shown(rows))
     return 0
 

@@ -118,9 +118,10 @@ def test_every_workload_is_measured_and_its_answer_checked(level: str) -> None:
     for name in ("W1", "W2", "W3", "W4", "W5", "W6"):
         workload = replace(WORKLOADS[name], fill=3_000)
         setting = speed.Setting(workload, batch=512, late=0.3, level=level, events=9_000)
-        row = speed.measure(setting, repeats=1)
+        [row] = speed.measure([setting], repeats=2)
         assert row["matches"] > 0 or name == "W3"
         assert row["events"] == 6_000 and row["engine"]["min_cpu_s"] > 0
+        assert len(row["engine"]["cpu_s"]) == len(row["limit"]["cpu_s"]) == 2
         assert (row["deletions"] > 0) <= (level == "aggressive")
         assert json.loads(json.dumps(row)) == row
 
