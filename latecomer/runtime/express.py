@@ -34,8 +34,6 @@ _LONGEST_REST = 31
 #: State is looked through for what may go once something may, and the clock has moved by the first of these parts of a
 #: slice, since each look has its price; and when it has moved by the second.
 _LEAST, _MOST = 64, 4
-
-
 #: Rows for which there is room whatever the last batches tell, and by what a batch may have more than those.
 _FEW, _MORE = 64, 1.25
 

@@ -1,10 +1,10 @@
 /* Recent: what some batches have brought to a store since it last made runs of its own of them (`storage/store.py`), by
  * slice and code. Each batch puts its events among the others, which takes less than a run of its own would. */
 
-#define LEAST_ROOM 1024 /* events for which there is room: of many small batches, */
+#define LEAST_ROOM 1024 /* events of many small batches, */
 #define BATCHES 3       /* or of so many larger ones, */
-#define MOST_ROOM 3072  /* unless they are that many */
-#define MOST_SLICES 16   /* that they may be of */
+#define MOST_ROOM 3072  /* but not more, unless a single one brings them */
+#define MOST_SLICES 16  /* that they may be of */
 
 /* Events of so many slices, ascending: those of slice[i] are at begin[i] to begin[i + 1]. */
 typedef struct {
@@ -15,8 +15,8 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *runs;  /* the store's others, as a list of (slice, codes, refs); None: to be asked for */
-    int64_t latest;  /* no event of either is later, */
+    PyObject *runs;   /* the store's others, as a list of (slice, codes, refs); None: to be asked for */
+    int64_t latest;   /* no event of either is later, */
     int64_t earliest; /* and no recent one earlier */
     int64_t count, room, nbytes;
     uint64_t *codes;
