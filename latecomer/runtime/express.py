@@ -34,6 +34,8 @@ _LONGEST_REST = 31
 #: State is looked through for what may go once something may, and the clock has moved by the first of these parts of a
 #: slice, since each look has its price; and when it has moved by the second.
 _LEAST, _MOST = 64, 4
+#: Events of a batch from which on stores are looked through behind it: there is no room to leave them where they are.
+_LARGE = 1 << 12
 #: Rows for which there is room whatever the last batches tell, and by what a batch may have more than those.
 _FEW, _MORE = 64, 1.25
 
@@ -112,7 +114,7 @@ class Express:
             return None
         engine.broken = True  # until all is done
         before = engine.time.clock.value
-        ids = min(n, int(self._part * n) + _FEW)
+        ids = n if n <= _FEW else min(n, int(self._part * n) + _FEW)
         if ids > self._room:
             if engine.ids.due(ids):
                 engine.forget_ids(np.maximum(before - self._kept, BEGINNING), ids)
@@ -128,6 +130,8 @@ class Express:
         self._room -= entered
         if n > _FEW:
             self._part = min(_MORE * entered / n, 1.0)
+        if entered > _LARGE:
+            self._tidy_at = min(self._tidy_at, clock)
         engine.ids.entered(entered)
         engine.intake.count(n)
         engine.counters["rows"] += n
