@@ -145,9 +145,8 @@ class Cell:
 
 def measure(settings: Sequence[Setting], repeats: int = 3) -> list[dict[str, Any]]:
     """A row for each setting. All take turns: so when the machine is slow for a while, none is slow each time."""
-    streams = {(s.workload.events, s.events, s.late): pa.table({}) for s in settings}
-    for source, n, late in streams:
-        streams[source, n, late] = source(n, late)
+    wanted = {(s.workload.events, s.events, s.late) for s in settings}
+    streams = {(source, n, late): source(n, late) for source, n, late in wanted}
     cells = [Cell(s, streams[s.workload.events, s.events, s.late]) for s in settings]
     for _ in range(repeats):
         for cell in cells:

@@ -1,5 +1,5 @@
-"""Hypothesis profiles: ``test`` and ``brief`` are bounded and repeatable, ``fuzz`` (see ``tests/fuzz.py``) is neither.
-And how several workers share the tests: see ``tests/schedule.py``."""
+"""Hypothesis profiles: ``test`` is bounded and repeatable; ``fuzz`` (see ``tests/fuzz.py``) is neither. And how several
+workers share the tests: see ``tests/schedule.py``."""
 
 from hypothesis import HealthCheck, settings
 
@@ -10,15 +10,9 @@ authority, kafka, own_kafka = kafka_fixture.authority, kafka_fixture.kafka, kafk
 
 SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
-for name, examples in (("test", 40), ("brief", 15)):
-    settings.register_profile(
-        name,
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=SLOW_IS_FINE,
-    )
+settings.register_profile(
+    "test", max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=SLOW_IS_FINE
+)
 settings.register_profile("fuzz", max_examples=500, deadline=None, database=None, suppress_health_check=SLOW_IS_FINE)
 settings.load_profile("test")
 

@@ -406,11 +406,7 @@ class Member:
 
     def wait_for(self, text, seconds=30, times=1):
         """Wait until its log has a line with this text."""
-        until = time.monotonic() + seconds
-        while self.log.read_text().count(text) < times:
-            assert self.running, self.said()
-            assert time.monotonic() < until, f"no {text!r} within {seconds} s: {self.said()}"
-            time.sleep(0.02)
+        self._wait(lambda: self.log.read_text().count(text) >= times, f"no {text!r}", seconds)
 
     def tasks(self):
         """The partitions that are open, by its log."""
@@ -424,10 +420,13 @@ class Member:
 
     def wait_for_tasks(self, count, seconds=30):
         """Wait until it has so many partitions open."""
+        self._wait(lambda: len(self.tasks()) == count, f"not {count} tasks", seconds)
+
+    def _wait(self, done, missing, seconds):
         until = time.monotonic() + seconds
-        while len(self.tasks()) != count:
+        while not done():
             assert self.running, self.said()
-            assert time.monotonic() < until, f"not {count} tasks within {seconds} s: {self.said()}"
+            assert time.monotonic() < until, f"{missing} within {seconds} s: {self.said()}"
             time.sleep(0.02)
 
     def kill(self):

@@ -461,18 +461,7 @@ def test_the_engine_keeps_its_promises_with_the_other_kernels(module):
     """The core properties once more, with the kernels that this run does not use."""
     other = "numpy" if kernels.COMPILED else "compiled"
     ran = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-x",
-            "-p",
-            "no:cacheprovider",
-            "--hypothesis-profile",
-            "brief",
-            f"tests/{module}",
-        ],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/{module}"],
         cwd=Path(__file__).parent.parent,
         env={**os.environ, kernels.SWITCH: other},
         capture_output=True,
