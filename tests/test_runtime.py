@@ -2,6 +2,8 @@
 an answer.
 """
 
+import copy
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -331,6 +333,12 @@ def test_after_the_end_nothing_may_follow(call, fed):
         getattr(runtime, call)(*arguments)
     with pytest.raises(lc.StateError, match="finish"):
         getattr(lc.Runtime.restore(runtime.snapshot()), call)(*arguments)
+
+
+@pytest.mark.parametrize("taking", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_pickling_and_copying_point_to_snapshots(taking):
+    with pytest.raises(lc.StateError, match=r"runtime\.snapshot\(\)"):
+        taking(start("PATTERN SEQ(A a, B b) WITHIN 5 s", lc.Aggressive("5 s")))
 
 
 @pytest.mark.parametrize("damage", [b"", b"nonsense", None])

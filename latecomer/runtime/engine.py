@@ -44,7 +44,7 @@ from latecomer.storage.columns import I64, some
 from latecomer.storage.hashing import U64, hash_column, hash_contents
 from latecomer.storage.ids import IdIndex, Keep
 from latecomer.storage.log import EventLog
-from latecomer.storage.pages import SEQUENCE, Pages
+from latecomer.storage.pages import Pages
 from latecomer.storage.store import Bools, CodeLayout, Store
 from latecomer.storage.timeline import Timeline
 from latecomer.stream import Stream
@@ -541,11 +541,8 @@ class Engine:
             window = max(query.pattern.window for lane in self.lanes for query in lane.queries)
             closed = self.time.proofs.own(self.log.types(remembered), remembered)
             remembered = remembered[self.log.ts(remembered) >= closed - window]
-        live = np.concatenate([remembered, *(lane.refs() for lane in self.lanes)])
-        if self.log.pages is not None:
-            live = live[self.log.present(live)] & SEQUENCE
-        live = np.unique(live)
-        if 2 * len(live) < len(self.log):
+        live = self.log.marked([remembered, *(lane.refs() for lane in self.lanes)])
+        if 2 * np.count_nonzero(live) < len(live):
             self.log.compact(live)
 
     def forget_ids(self, floors: I64, more: int) -> None:

@@ -34,6 +34,9 @@ _LONGEST_REST = 31
 #: State is looked through for what may go once something may, and the clock has moved by the first of these parts of a
 #: slice, since each look has its price; and when it has moved by the second.
 _LEAST, _MOST = 64, 4
+#: It is not before so many events have come, since slices may hold few; or the second of these numbers, once the clock
+#: has moved by so many slices, each of which may be a run by now.
+_ENOUGH, _SOME, _SLICES = 1 << 10, 1 << 6, 32
 #: Events of a batch from which on stores are looked through behind it: there is no room to leave them where they are.
 _LARGE = 1 << 12
 #: Rows for which there is room whatever the last batches tell, and by what a batch may have more than those.
@@ -54,7 +57,9 @@ class Express:
             for query in lane.queries:
                 kept = lane.policy.retention(query.pattern.window) or 0
                 np.maximum.at(self._kept, list(query.types), kept)
-        self._tidy_at = -(2**63)
+        self._tidy_at = BEGINNING  # once the clock is there, and enough has come;
+        self._sooner_at = BEGINNING  # once it is there, some are enough
+        self._come_since = 0  # events since state was looked through
         self._step: Step | None = None
         self._planned = self._checked = False  # whether it is known if there are steps, and if the log is fit for them
         self._come: int | None = None  # how far the clock has come by steps of which lanes have not heard
@@ -78,6 +83,9 @@ class Express:
         """Somebody looks at lanes, or is about to change them."""
         self._catch_up()
         self._planned = False
+        clock = self._engine.time.clock.value
+        if clock >= self._tidy_at and not self._engine.broken:  # it was put off, which nobody is to see
+            self._purge(clock)
 
     def _catch_up(self) -> None:
         """Let lanes know what only the clock decides."""
@@ -130,6 +138,7 @@ class Express:
         self._room -= entered
         if n > _FEW:
             self._part = min(_MORE * entered / n, 1.0)
+        self._come_since += entered
         if entered > _LARGE:
             self._tidy_at = min(self._tidy_at, clock)
         engine.ids.entered(entered)
@@ -152,8 +161,7 @@ class Express:
         self._end(clock)
 
     def _end(self, clock: int) -> None:
-        if clock >= self._tidy_at or self._engine.log.looks:
-            self._tidy(clock)
+        self._tidy(clock)
         self._engine.broken = False
 
     def _count(self, n: int, known: int) -> None:
@@ -162,15 +170,21 @@ class Express:
         counters["other_types"] += n - known
 
     def _tidy(self, clock: int) -> None:
-        """Drop what nothing needs any more."""
-        if clock >= self._tidy_at:
-            self._catch_up()
-            slice = 1 << self._engine.layout.bits
-            more = min([lane.purge(self._engine.time.proofs) for lane in self._lanes])
-            self._tidy_at = clock + min(max(more, slice // _LEAST), slice // _MOST)
-            if self._step is not None:  # it would ask for this next, from where all of it is far away
-                for lane in self._lanes:
-                    lane.expose()
+        """Drop what nothing needs any more, if that may be much."""
+        if clock >= self._tidy_at and self._come_since >= (_ENOUGH if clock < self._sooner_at else _SOME):
+            self._purge(clock)
+        elif self._engine.log.looks:
+            self._engine.purge()
+
+    def _purge(self, clock: int) -> None:
+        self._catch_up()
+        slice = 1 << self._engine.layout.bits
+        more = min([lane.purge(self._engine.time.proofs) for lane in self._lanes])
+        self._tidy_at = clock + min(max(more, slice // _LEAST), slice // _MOST)
+        self._sooner_at, self._come_since = clock + _SLICES * slice, 0
+        if self._step is not None:  # it would ask for this next, from where all of it is far away
+            for lane in self._lanes:
+                lane.expose()
         self._engine.purge()
 
     def process(self, batch: Batch, passed: Passed) -> Iterator[Piece]:
@@ -194,8 +208,8 @@ class Express:
             self._advance(lane, clock)
             self._place(lane, batch, reading, first)
             yield from engine.write(lane.act(engine.time.proofs, passed=True))
-        if clock >= self._tidy_at or engine.log.looks:
-            self._tidy(clock)
+        self._come_since += engine.log.end - first
+        self._tidy(clock)
 
     def _place(self, lane: Lane, batch: Batch, reading: Reading, first: int) -> None:
         """Put the batch's events, whose references begin at ``first``, into the stores of a lane."""

@@ -370,7 +370,7 @@ class Lane:
                     needed.setdefault((selection.type, selection.filter), []).append(refs)
             gone = 0
             for selection, store in self.stores.items():
-                dropped = store.keep(np.unique(np.concatenate(needed[selection.type, selection.filter])))
+                dropped = store.keep(np.concatenate(needed[selection.type, selection.filter]))
                 gone += len(dropped)
                 if len(dropped):
                     latest = int(self._log.ts(dropped).max())

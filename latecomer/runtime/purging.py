@@ -40,7 +40,7 @@ class ProofPurge:
         return self._selections[index]
 
     def needed(self, index: int, bound_of: BoundOf) -> I64:
-        """References, ascending, of the stored events of component ``index`` that may still matter."""
+        """References of the stored events of component ``index`` that may still matter."""
         keys, refs = self._store_of(self._selections[index]).events()
         ts = self._log.ts(refs)
         useless = self._found(index, ts, refs, bound_of)
@@ -48,7 +48,7 @@ class ProofPurge:
             left = np.flatnonzero(~useless)
             if len(left):
                 useless[left] = self._without_partner(index, keys[left], ts[left], refs[left], before, bound_of)
-        return np.sort(refs[~useless])
+        return refs[~useless]
 
     def _found(self, index: int, ts: I64, refs: I64, bound_of: BoundOf) -> Bools:
         """Whether no event of another component can still come into the window."""

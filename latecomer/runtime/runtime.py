@@ -108,6 +108,12 @@ class Runtime:
 
         return super().__new__(ParallelRuntime)
 
+    def __reduce__(self) -> Any:
+        raise StateError(
+            "a runtime is neither pickled nor copied: runtime.snapshot() gives its state as bytes, and "
+            "Runtime.restore(…) makes a runtime of them"
+        )
+
     def __init__(
         self,
         stream: Stream,

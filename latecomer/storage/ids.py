@@ -235,10 +235,13 @@ class IdIndex:
 
     def refs(self) -> I64:
         """The references of all entries, in no order."""
-        return self._entries()[1]
+        return np.concatenate([self._at(table, table.taken()) for table in self._tables()])
+
+    def _tables(self) -> list[_Table]:
+        return [self._table] if self._next is None else [self._table, self._next]
 
     def _entries(self) -> tuple[Marks, I64]:
-        tables = [self._table] if self._next is None else [self._table, self._next]
+        tables = self._tables()
         places = [table.taken() for table in tables]
         marks = [table.marks(at) for table, at in zip(tables, places, strict=True)]
         refs = [self._at(table, at) for table, at in zip(tables, places, strict=True)]

@@ -281,12 +281,20 @@ class EventLog:
         part = _OFTEN if not len(self._sparse) else 2  # those numbers are listed afresh
         self._look_at = len(self._ts) + max(_FIRST_LOOK, len(self._ts) // part)
 
-    def compact(self, live: I64) -> None:
-        """Keep only the events with these numbers (ascending) in memory. O(n)."""
-        kept = np.zeros(len(self), bool)
-        kept[self._at(live)] = True
-        self._sparse, self._dense = Numbers(live), self.end
-        self._keep(kept)
+    def marked(self, parts: Iterable[I64]) -> Bools:
+        """By its position, whether each event in memory is among these references; others are let pass where there are
+        pages.
+        """
+        mask = np.zeros(len(self), bool)
+        for refs in parts:
+            mask[self._at(refs if self.pages is None else refs[self.present(refs)])] = True
+        return mask
+
+    def compact(self, live: Bools) -> None:
+        """Keep only the events that are marked, by position, in memory. O(n)."""
+        numbers, end = self.numbers()[live], self.end
+        self._sparse, self._dense = Numbers(numbers), end
+        self._keep(live)
 
     def _keep(self, kept: Bools) -> None:
         """Drop the values of all other events."""

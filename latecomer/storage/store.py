@@ -486,14 +486,14 @@ class Store:
         return self.layout.keys(np.concatenate([r.codes for r in runs])), np.concatenate([r.refs for r in runs])
 
     def keep(self, wanted: I64) -> I64:
-        """Drop the committed events whose references are not in ``wanted`` (ascending); return those of the dropped.
+        """Drop the committed events whose references are not in ``wanted`` (in any order); return those of the dropped.
 
         All events must be in memory. What was saved of a frame that loses some is fresh again.
         """
         gone: list[I64] = [_NOTHING.refs]
         for number, frame in list(self.frames.items()):
             runs = frame.runs(View.OLD)
-            masks = [np.isin(run.refs, wanted, assume_unique=True) for run in runs]
+            masks = [np.isin(run.refs, wanted) for run in runs]
             lost = [run.refs[~mask] for run, mask in zip(runs, masks, strict=True) if not mask.all()]
             if lost:
                 gone += lost

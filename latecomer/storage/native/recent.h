@@ -4,7 +4,7 @@
 #define LEAST_ROOM 1024 /* events of many small batches, */
 #define BATCHES 3       /* or of so many larger ones, */
 #define MOST_ROOM 3072  /* but not more, unless a single one brings them */
-#define MOST_SLICES 16  /* that they may be of */
+#define MOST_SLICES 128 /* that they may be of */
 
 /* Events of so many slices, ascending: those of slice[i] are at begin[i] to begin[i + 1]. */
 typedef struct {

@@ -143,7 +143,7 @@ static int step_shows(Step *step)
     Plan *plan = step->plan;
     size_t room = 0;
     for (npy_intp i = 0; i < plan->stocks; i++)
-        room += (size_t)(2 * (plan->stock[i].known.count + 2 * MOST_SLICES) + MOST_SLICES);
+        room += 2 * (size_t)(plan->stock[i].known.count + plan->stock[i].recent->edges.count + step->arrivals[i].edges.count);
     Run *next = step->runs = malloc((room + 1) * sizeof *next);
     if (next == NULL) {
         complain(PyExc_MemoryError, "there is none for what is seen of stores");
