@@ -36,7 +36,7 @@ _LONGEST_REST = 31
 _LEAST, _MOST = 64, 4
 #: It is not before so many events have come, since slices may hold few; or the second of these numbers, once the clock
 #: has moved by so many slices, each of which may be a run by now.
-_ENOUGH, _SOME, _SLICES = 1 << 10, 1 << 6, 32
+_ENOUGH, _SOME, _SLICES = 1 << 8, 1 << 6, 32
 #: Events of a batch from which on stores are looked through behind it: there is no room to leave them where they are.
 _LARGE = 1 << 12
 #: Rows for which there is room whatever the last batches tell, and by what a batch may have more than those.
@@ -83,9 +83,6 @@ class Express:
         """Somebody looks at lanes, or is about to change them."""
         self._catch_up()
         self._planned = False
-        clock = self._engine.time.clock.value
-        if clock >= self._tidy_at and not self._engine.broken:  # it was put off, which nobody is to see
-            self._purge(clock)
 
     def _catch_up(self) -> None:
         """Let lanes know what only the clock decides."""
