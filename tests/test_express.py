@@ -320,7 +320,7 @@ def test_payload_stays_while_what_is_recent_refers_to_it():
 @stepping
 @pytest.mark.parametrize("apart", [7, 1_000, 100_000])
 def test_where_events_are_few_their_stores_are_seldom_looked_through_and_stay_small(apart):
-    """Events that lie ``apart`` as long as some of a slice, a slice, or far more."""
+    """Events that lie ``apart`` as long as some of a slice, a slice, or far more. Whoever asks sees none of it."""
     query = lc.Query("PATTERN SEQ(A a, B b) WITHIN 1 s", level=lc.Aggressive("1 ms"))
     runtime = lc.Runtime(lc.Stream(id="id", unit="ms"), query)
     looks, most, known = 0, 0, None
@@ -335,6 +335,7 @@ def test_where_events_are_few_their_stores_are_seldom_looked_through_and_stay_sm
     assert most <= 256 + 2_048 // apart + 64
     assert runtime.explain()["events"] <= 1_024 + 256 + 2_048 // apart, "payload stays"
     runtime._engine._check()
+    assert sum(store.count(View.OLD) for store in runtime._engine.all_stores()) <= 2_048 // apart + 2
     lc.Runtime.restore(runtime.snapshot())._engine._check()
 
 

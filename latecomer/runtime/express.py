@@ -60,6 +60,7 @@ class Express:
         self._tidy_at = BEGINNING  # once the clock is there, and enough has come;
         self._sooner_at = BEGINNING  # once it is there, some are enough
         self._come_since = 0  # events since state was looked through
+        self._put_off: int | None = None  # the clock when it would have been, but for these
         self._step: Step | None = None
         self._planned = self._checked = False  # whether it is known if there are steps, and if the log is fit for them
         self._come: int | None = None  # how far the clock has come by steps of which lanes have not heard
@@ -83,6 +84,8 @@ class Express:
         """Somebody looks at lanes, or is about to change them."""
         self._catch_up()
         self._planned = False
+        if self._put_off == self._engine.time.clock.value and not self._engine.broken:  # nobody is to see that
+            self._purge(self._put_off)
 
     def _catch_up(self) -> None:
         """Let lanes know what only the clock decides."""
@@ -168,9 +171,12 @@ class Express:
 
     def _tidy(self, clock: int) -> None:
         """Drop what nothing needs any more, if that may be much."""
-        if clock >= self._tidy_at and self._come_since >= (_ENOUGH if clock < self._sooner_at else _SOME):
+        due = clock >= self._tidy_at
+        if due and self._come_since >= (_ENOUGH if clock < self._sooner_at else _SOME):
             self._purge(clock)
-        elif self._engine.log.looks:
+            return
+        self._put_off = clock if due else None
+        if self._engine.log.looks:
             self._engine.purge()
 
     def _purge(self, clock: int) -> None:
@@ -178,7 +184,7 @@ class Express:
         slice = 1 << self._engine.layout.bits
         more = min([lane.purge(self._engine.time.proofs) for lane in self._lanes])
         self._tidy_at = clock + min(max(more, slice // _LEAST), slice // _MOST)
-        self._sooner_at, self._come_since = clock + _SLICES * slice, 0
+        self._sooner_at, self._come_since, self._put_off = clock + _SLICES * slice, 0, None
         if self._step is not None:  # it would ask for this next, from where all of it is far away
             for lane in self._lanes:
                 lane.expose()
