@@ -185,12 +185,13 @@ class Scenario:
         """What lies in the topics, as in ``sent``. A broker that died before it had answered may have a message twice,
         and others before it.
         """
-        known = {}
-        for *_, event, reason in self.sent:
-            known[reason[1] if reason else json.dumps(event).encode()] = event, reason
+        values = [reason[1] if reason else json.dumps(event).encode() for *_, event, reason in self.sent]
+        known = {value: what[2:] for value, what in zip(values, self.sent, strict=True)}
         messages = [message for topic in self.inputs for message in self.read(topic)]
         if any(message.value() not in known for message in messages):  # some are in another format
             return self.sent
+        lost = Counter(values) - Counter(message.value() for message in messages)
+        assert not lost, f"sent, but not there: {lost}"
         return [(m.topic(), m.partition(), *known[m.value()]) for m in messages]
 
     def expected(self):

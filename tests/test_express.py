@@ -329,8 +329,9 @@ def test_where_events_are_few_their_stores_are_seldom_looked_through_and_stay_sm
         express = runtime._engine.express
         looks += known is not None and known != express._tidy_at
         known = express._tidy_at
-        stores = [store for lane in runtime._engine._lanes for store in lane.stores.values()]
-        most = max(most, sum(store.recent.count + store.count(View.OLD) for store in stores[: at % 100 == 99 and 2]))
+        if at % 100 == 99:  # counting makes recent events a run
+            stores = [store for lane in runtime._engine._lanes for store in lane.stores.values()]
+            most = max(most, sum(store.count(View.OLD) for store in stores))
     assert 0 < looks <= 6_000 // 64
     assert most <= 256 + 2_048 // apart + 64
     assert runtime.explain()["events"] <= 1_024 + 256 + 2_048 // apart, "payload stays"
