@@ -10,7 +10,7 @@ it was taken from, or, where the table is too short or too long for it, into a n
 marks, whatever a table's size; so a mark's home in the old table tells in which of the two it is.
 
 An entry takes 8 bytes; where references lie further apart than 32 bits tell, the others are kept in an array beside, 4
-bytes more. A table is from 1.6 to 3.4 times as long as it has entries: 13 to 27 bytes of memory for each. What the hand
+bytes more. A table is from 1.6 to 4 times as long as it has entries: 13 to 32 bytes of memory for each. What the hand
 has passed on the way to a new table goes back.
 
 Invariants (``_check``): no more than ten sixteenths of the table are full; every entry can be found from its mark; the
@@ -40,8 +40,9 @@ _S32 = np.uint64(32)
 _SMALLEST = 4_096
 #: Size over count of a new table: a batch's probes take as many rounds as the longest chain has links.
 _SPARSE = 3
-#: A table stays where one that is not so many times as long or as short would do.
-_SUITS = 9 / 8
+#: A table stays where one that is not so many times as long or as short would do: what large batches tell of the length
+#: differs from time to time, and memory that is new costs more than what lies there to be used again.
+_SUITS = 4 / 3
 #: The hand begins once so many sixteenths of the table are full, and is around before so many are.
 _BEGIN, _END = 9, 10
 _STEP = 1 << 11  # places that the hand goes at least, so that its calls cost little for each
