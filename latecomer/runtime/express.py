@@ -21,6 +21,7 @@ from latecomer.runtime.lane import Lane
 from latecomer.runtime.reading import Reading
 from latecomer.runtime.rows import Answer
 from latecomer.runtime.step import MOST, Step, Tables
+from latecomer.runtime.tidying import Tidying
 from latecomer.runtime.timekeeper import Passed, counted
 from latecomer.storage import kernels
 from latecomer.storage.columns import I64
@@ -31,14 +32,6 @@ if TYPE_CHECKING:
 
 #: Where batch after batch is out of the ordinary, most of them try no step: so many in a row at most.
 _LONGEST_REST = 31
-#: State is looked through for what may go once something may, and the clock has moved by the first of these parts of a
-#: slice, since each look has its price; and when it has moved by the second.
-_LEAST, _MOST = 64, 4
-#: It is not before so many events have come, since slices may hold few; or the second of these numbers, once the clock
-#: has moved by so many slices, each of which may be a run by now.
-_ENOUGH, _SOME, _SLICES = 1 << 8, 1 << 6, 32
-#: Events of a batch from which on stores are looked through behind it: there is no room to leave them where they are.
-_LARGE = 1 << 12
 #: Rows for which there is room whatever the last batches tell, and by what a batch may have more than those.
 _FEW, _MORE = 64, 1.25
 
@@ -57,10 +50,7 @@ class Express:
             for query in lane.queries:
                 kept = lane.policy.retention(query.pattern.window) or 0
                 np.maximum.at(self._kept, list(query.types), kept)
-        self._tidy_at = BEGINNING  # once the clock is there, and enough has come;
-        self._sooner_at = BEGINNING  # once it is there, some are enough
-        self._come_since = 0  # events since state was looked through
-        self._put_off: int | None = None  # the clock when it would have been, but for these
+        self._tidying = Tidying(1 << engine.layout.bits)
         self._step: Step | None = None
         self._planned = self._checked = False  # whether it is known if there are steps, and if the log is fit for them
         self._come: int | None = None  # how far the clock has come by steps of which lanes have not heard
@@ -84,8 +74,9 @@ class Express:
         """Somebody looks at lanes, or is about to change them."""
         self._catch_up()
         self._planned = False
-        if self._put_off == self._engine.time.clock.value and not self._engine.broken:  # nobody is to see that
-            self._purge(self._put_off)
+        put_off = self._tidying.put_off
+        if put_off == self._engine.time.clock.value and not self._engine.broken:  # nobody is to see that
+            self._tidy(put_off)
 
     def _catch_up(self) -> None:
         """Let lanes know what only the clock decides."""
@@ -138,9 +129,7 @@ class Express:
         self._room -= entered
         if n > _FEW:
             self._part = min(_MORE * entered / n, 1.0)
-        self._come_since += entered
-        if entered > _LARGE:
-            self._tidy_at = min(self._tidy_at, clock)
+        self._tidying.fill(entered, clock)
         engine.ids.entered(entered)
         engine.intake.count(n)
         engine.counters["rows"] += n
@@ -161,7 +150,7 @@ class Express:
         self._end(clock)
 
     def _end(self, clock: int) -> None:
-        self._tidy(clock)
+        self._tidy_if_due(clock)
         self._engine.broken = False
 
     def _count(self, n: int, known: int) -> None:
@@ -169,22 +158,16 @@ class Express:
         counters["events"] += n
         counters["other_types"] += n - known
 
-    def _tidy(self, clock: int) -> None:
-        """Drop what nothing needs any more, if that may be much."""
-        due = clock >= self._tidy_at
-        if due and self._come_since >= (_ENOUGH if clock < self._sooner_at else _SOME):
-            self._purge(clock)
-            return
-        self._put_off = clock if due else None
-        if self._engine.log.looks:
+    def _tidy_if_due(self, clock: int) -> None:
+        if self._tidying.due(clock):
+            self._tidy(clock)
+        elif self._engine.log.looks:
             self._engine.purge()
 
-    def _purge(self, clock: int) -> None:
+    def _tidy(self, clock: int) -> None:
+        """Drop what nothing needs any more."""
         self._catch_up()
-        slice = 1 << self._engine.layout.bits
-        more = min([lane.purge(self._engine.time.proofs) for lane in self._lanes])
-        self._tidy_at = clock + min(max(more, slice // _LEAST), slice // _MOST)
-        self._sooner_at, self._come_since, self._put_off = clock + _SLICES * slice, 0, None
+        self._tidying.done(clock, min([lane.purge(self._engine.time.proofs) for lane in self._lanes]))
         if self._step is not None:  # it would ask for this next, from where all of it is far away
             for lane in self._lanes:
                 lane.expose()
@@ -211,8 +194,8 @@ class Express:
             self._advance(lane, clock)
             self._place(lane, batch, reading, first)
             yield from engine.write(lane.act(engine.time.proofs, passed=True))
-        self._come_since += engine.log.end - first
-        self._tidy(clock)
+        self._tidying.came(engine.log.end - first)
+        self._tidy_if_due(clock)
 
     def _place(self, lane: Lane, batch: Batch, reading: Reading, first: int) -> None:
         """Put the batch's events, whose references begin at ``first``, into the stores of a lane."""
