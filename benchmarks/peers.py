@@ -3,10 +3,12 @@
 ``python -m benchmarks.peers W1 --late 10`` measures one cell; ``make bench-peers`` all of them.
 
 Rule: every engine runs as a competent user would run it, on one core (see :mod:`benchmarks.jvm`,
-:mod:`benchmarks.offline`, :mod:`benchmarks.byhand`). One that promises the exact answer is disqualified by any
-difference, and its figure is not shown. Of those that lose events by design, precision and recall are told. *Wait* is
-how much longer than necessary a match waits: from when it was known to be complete (its last event has arrived, its
-window has passed) until it leaves, by the clock of the stream; what batches and threads add is not in it.
+:mod:`benchmarks.offline`, :mod:`benchmarks.byhand`). Those that run in this process take their turns before, between
+and behind the others, so that a slow minute of the machine hits all alike. One that promises the exact answer is
+disqualified by any difference, and its figure is not shown. Of those that lose events by design, precision and recall
+are told. *Wait* is how much longer than necessary a match waits: from when it was known to be complete (its last event
+has arrived, its window has passed) until it leaves, by the clock of the stream; what batches and threads add is not in
+it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,44 +53,52 @@ def run(name: str, late: float = 0.1, repeats: int = 3, *, quick: bool = False) 
     shape, right = workload.shapes[0], answers.truth(events, workload.shapes)
     settings = {"workload": name, "late": late, "events": n, "query": shape.text, "quick": quick, "repeats": repeats}
     report = Report(f"peers-{name}-{late * 100:.0f}", settings)
-    report.rows += _in_process(workload, events, right, repeats)
-    report.rows += _machines(shape, events, right, 1 if quick else None)
+    programs = _in_process(workload, events)
+    checked = {name: _checked(name, program(), workload, right) for name, program in programs.items()}
+    machines = _machines(shape, events, right[0], 1 if quick else None)
+    each = -(-repeats // (len(machines) + 1))  # turns before, between and behind the machines, which take minutes
+    timings = harness.take_turns(programs, each, warmups=0)
+    for measure in machines:
+        report.rows.append(measure())
+        for name, more in harness.take_turns(programs, each, warmups=0).items():
+            timings[name].add(more)
+    exact_ones = [_row(name, events, timing, *checked[name]) for name, timing in timings.items()]
+    report.rows[:0] = [*exact_ones, _short(shape, events, right, batches(events, 8_192))]
     ours = next(r for r in report.rows if r["engine"] == "Latecomer, batches of 8,192")
     for row in report.rows:
         row["ours_is"] = ours["events_per_s"] / row["events_per_s"]
     return report
 
 
-def _in_process(workload: Workload, events: pa.Table, right: list[IntArray], repeats: int) -> list[dict[str, Any]]:
-    """Ours, the limit, and the Python libraries, in turns; all of them exact."""
+def _in_process(workload: Workload, events: pa.Table) -> dict[str, Callable[[], Any]]:
+    """Ours, the limit, and the Python libraries; all of them exact."""
     shape = workload.shapes[0]
-    prepared = {size: batches(events, size) for size in (8_192, 256)}
     programs: dict[str, Callable[[], Any]] = {
-        f"Latecomer, batches of {size:,}": lambda parts=parts: _ours(shape, parts, lc.Aggressive(max_delay=MAX_DELAY))
-        for size, parts in prepared.items()
+        f"Latecomer, batches of {size:,}": partial(
+            _ours, shape, batches(events, size), lc.Aggressive(max_delay=MAX_DELAY)
+        )
+        for size in (8_192, 256)
     }
     programs["NumPy, whole file"] = lambda: limit.matches(events, workload.shapes)[0]
     if offline.able(shape):
         programs["DuckDB, whole file"] = offline.duckdb(events, shape)
         programs["Polars, whole file"] = offline.polars(events, shape)
     if byhand.able(shape):
-        given = byhand.rows(events)
-        programs["plain Python, bisect"] = lambda: byhand.matches(given, shape)
-    taken_back = {}
-    for name, program in programs.items():  # a warm-up, and the answer
-        found = program()
-        if name.startswith("Latecomer"):
-            net, deletions = answers.net(found, workload.shapes)
-            answers.check(name, net, right, workload.shapes)
-            taken_back[name] = deletions / max(deletions + len(net[0]), 1)
-        else:
-            exact(name, found, shape, right[0])
-    rows = []
-    for name, timing in harness.take_turns(programs, repeats, warmups=0).items():
-        wait = (0.0, 0.0) if name not in ("NumPy, whole file", "DuckDB, whole file", "Polars, whole file") else None
-        rows.append(_row(name, events, timing, answers.Accuracy(1.0, 1.0), wait, taken_back.get(name)))
-    rows.append(_short(shape, events, right, prepared[8_192]))
-    return rows
+        programs["plain Python, bisect"] = partial(byhand.matches, byhand.rows(events), shape)
+    return programs
+
+
+def _checked(
+    name: str, found: Any, workload: Workload, right: list[IntArray]
+) -> tuple[answers.Accuracy, Any, float | None]:
+    """How accurate an exact program's answer is, how long its matches wait, and which part of them it took back."""
+    wait = None if name.endswith("whole file") else (0.0, 0.0)
+    if not name.startswith("Latecomer"):
+        exact(name, found, workload.shapes[0], right[0])
+        return answers.Accuracy(1.0, 1.0), wait, None
+    net, deletions = answers.net(found, workload.shapes)
+    answers.check(name, net, right, workload.shapes)
+    return answers.Accuracy(1.0, 1.0), wait, deletions / max(deletions + len(net[0]), 1)
 
 
 def _ours(shape: Shape, parts: Sequence[pa.RecordBatch], level: Any) -> list[pa.Table]:
@@ -104,31 +115,29 @@ def _short(shape: Shape, events: pa.Table, right: list[IntArray], parts: Sequenc
     return _row(name, events, timing, answers.accuracy(net, right), waits(events, shape, ids, SHORT), None)
 
 
-def _machines(shape: Shape, events: pa.Table, right: list[IntArray], repeats: int | None) -> list[dict[str, Any]]:
-    """Flink and Esper: each where it must be exact, and each without waiting for the latest event."""
-    rows = []
+def _machines(shape: Shape, events: pa.Table, right: IntArray, repeats: int | None) -> list[Callable[[], Any]]:
+    """What measures Flink and Esper: each where it must be exact, and each without waiting for the latest event."""
     flink, esper = (repeats or JVM_REPEATS[name] for name in ("flink", "esper"))
-    for bound in (MAX_DELAY, SHORT):
-        name = f"Flink CEP {jvm.FLINK}, bound {bound} ms"
-        timing, ids = jvm.flink(shape, events, flink, bound=bound, filtered=True)
-        found = np.sort(answers.coded(ids))
-        if bound == MAX_DELAY:
-            exact(name, ids, shape, right[0])
-        good = answers.accuracy([found], right)
-        rows.append(_row(name, events, timing, good, waits(events, shape, ids, bound), None))
-    if not shape.keyed:
-        timing, ids = jvm.flink(shape, events, min(flink, 2), bound=MAX_DELAY, filtered=False)
-        exact("Flink CEP without a filter", ids, shape, right[0])
-        name = f"Flink CEP {jvm.FLINK}, bound {MAX_DELAY} ms, no filter in front"
-        rows.append(_row(name, events, timing, answers.Accuracy(1.0, 1.0), waits(events, shape, ids, MAX_DELAY), None))
-    timing, ids = jvm.esper(shape, events.sort_by("ts"), esper)
-    name = f"Esper {jvm.ESPER}, sorted for it"
-    exact(name, ids, shape, right[0])
-    rows.append(_row(name, events, timing, answers.Accuracy(1.0, 1.0), waits(events, shape, ids, MAX_DELAY), None))
-    timing, ids = jvm.esper(shape, events, esper)
-    good = answers.accuracy([np.sort(answers.coded(ids))], right)
-    rows.append(_row(f"Esper {jvm.ESPER}, as it arrives", events, timing, good, (0.0, 0.0), None))
-    return rows
+
+    def measure(name: str, run: Callable[[], tuple[Timing, IntArray]], bound: int, is_exact: bool) -> dict[str, Any]:
+        timing, ids = run()
+        if is_exact:
+            exact(name, ids, shape, right)
+        good = answers.accuracy([np.sort(answers.coded(ids))], [right])
+        return _row(name, events, timing, good, waits(events, shape, ids, bound) if bound else (0.0, 0.0), None)
+
+    def of_flink(bound: int, filtered: bool = True) -> Callable[[], dict[str, Any]]:
+        name = f"Flink CEP {jvm.FLINK}, bound {bound} ms{'' if filtered else ', no filter in front'}"
+        count = flink if filtered else min(flink, 2)
+        run = partial(jvm.flink, shape, events, count, bound=bound, filtered=filtered)
+        return partial(measure, name, run, bound, bound == MAX_DELAY)
+
+    def of_esper(how: str, rows: pa.Table, bound: int) -> Callable[[], dict[str, Any]]:
+        return partial(measure, f"Esper {jvm.ESPER}, {how}", partial(jvm.esper, shape, rows, esper), bound, bound > 0)
+
+    unfiltered = [] if shape.keyed else [of_flink(MAX_DELAY, filtered=False)]
+    espers = [of_esper("sorted for it", events.sort_by("ts"), MAX_DELAY), of_esper("as it arrives", events, 0)]
+    return [of_flink(MAX_DELAY), of_flink(SHORT), *unfiltered, *espers]
 
 
 def exact(name: str, found: Any, shape: Shape, right: IntArray) -> None:
