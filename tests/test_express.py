@@ -326,9 +326,9 @@ def test_where_events_are_few_their_stores_are_seldom_looked_through_and_stay_sm
     looks, most, known = 0, 0, None
     for at in range(6_000):
         runtime.process(pa.record_batch({"id": [at], "type": ["AB"[at % 2]], "ts": [at * apart]}))
-        express = runtime._engine.express
-        looks += known is not None and known != express._tidy_at
-        known = express._tidy_at
+        next_look = runtime._engine.express._tidying._at
+        looks += known is not None and known != next_look
+        known = next_look
         if at % 100 == 99:  # counting makes recent events a run
             stores = [store for lane in runtime._engine._lanes for store in lane.stores.values()]
             most = max(most, sum(store.count(View.OLD) for store in stores))

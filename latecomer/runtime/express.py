@@ -96,6 +96,8 @@ class Express:
         that cannot be.
         """
         engine, n = self._engine, given.num_rows
+        if self._tidies_first and self._tidying.put_off is not None:
+            self._tidy_if_due(self._tidying.put_off)
         if not self._planned:
             self._step, self._planned = Step.of(engine, self._lanes), True
         if self._step is None or not 0 < n <= MOST:
@@ -150,8 +152,19 @@ class Express:
         self._end(clock)
 
     def _end(self, clock: int) -> None:
-        self._tidy_if_due(clock)
+        if self._tidies_first:
+            self._tidying.put_off = clock
+        else:
+            self._tidy_if_due(clock)
         self._engine.broken = False
+
+    @property
+    def _tidies_first(self) -> bool:
+        """Whether state is tidied before a step, not behind it: in every other one of several engines, since tidying is
+        full of calls that need Python's lock, and a step is not: so one does this while another does that.
+        """
+        share = self._engine.share
+        return share is not None and share.number % 2 == 1
 
     def _count(self, n: int, known: int) -> None:
         counters = self._engine.counters
