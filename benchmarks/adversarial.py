@@ -177,7 +177,7 @@ def shown(rows: list[dict[str, Any]]) -> str:
         for name, form in (("events", ",.0f"), ("matches", ",.0f"), ("wall_s", ".1f"), ("cpu_s", ".1f")):
             yield format(row[name], form) if name in row else ""
         yield f"{row['peak_bytes'] / 2**20:,.0f}" if "peak_bytes" in row else ""
-        yield row["outcome"]
+        yield row["outcome"].removeprefix("latecomer.errors.").split(" (")[0]  # of an error what has happened
 
     heads = ["case", "what", "events", "matches", "wall, s", "CPU, s", "peak beyond start, MiB", "outcome"]
     return table(heads, [list(cells(r)) for r in rows])

@@ -42,7 +42,7 @@ _FEW = 1 << 15
 #: Values copied to the new memory for each one that is appended, and how many at least together.
 _RATE, _STEP = 16, 1 << 12
 #: Bytes of values that move back at once, where what was dropped before them is as much as one in so many of them.
-_SHORT, _BACK = 3 << 18, 4
+_SHORT, _BACK = 3 << 18, 3
 #: Memory is reserved for so many times as many values as there are; it costs nothing until it is used.
 _AHEAD = 4
 
