@@ -112,11 +112,13 @@ def main(arguments: list[str] | None = None) -> int:
         parts = chosen(options.parts)
     except ValueError as problem:
         parser.error(str(problem))
+    if options.profile is not None and options.profile < 1:
+        parser.error(f"--profile {options.profile}: give how many events a batch has, 1 or more")
     if options.pages:
         return write(options.out)
     # One core: the ratio compares programs, not thread pools.
     pa.set_cpu_count(1)
-    if options.profile:
+    if options.profile is not None:
         print(profile(options.profile, workload=options.workload, quick=options.quick))
         return 0
     about = harness.machine()

@@ -237,6 +237,9 @@ def main(arguments: list[str] | None = None) -> int:
     ):
         if unknown := [name for name in given.split(",") if name not in allowed]:
             parser.error(f"{option} {', '.join(unknown)}: there are {', '.join(allowed)}")
+    for option, given, least, most in (("--batch", options.batch, 1, 1 << 24), ("--late", options.late, 0, 100)):
+        if wrong := [part for part in given.split(",") if not (part.isdecimal() and least <= int(part) <= most)]:
+            parser.error(f"{option} {', '.join(wrong)}: give whole numbers from {least} to {most}")
     pa.set_cpu_count(1)
     levels = LEVELS if options.level == "all" else options.level.split(",")
     settings = [

@@ -350,3 +350,19 @@ def test_the_page_of_the_project_has_all_marks() -> None:
     text = (Path(__file__).parent.parent / "docs" / "performance.md").read_text()
     for name in BLOCKS:
         assert pages.replaced(text, name, "x").count(f"<!-- begin {name} -->\nx\n<!-- end {name} -->") == 1
+
+
+@pytest.mark.parametrize(
+    ("main", "given", "said"),
+    [
+        (front.main, ["--profile", "0"], "--profile 0: give how many events"),
+        (speed.main, ["W2", "--batch", "0,256"], "--batch 0: give whole numbers from 1 to"),
+        (speed.main, ["W2", "--late", "200"], "--late 200: give whole numbers from 0 to 100"),
+        (speed.main, ["W2", "--late", "x"], "--late x: give whole numbers from 0 to 100"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_anything_runs(main, given, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(given)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

@@ -490,6 +490,7 @@ def test_shelves_and_keys_are_the_workers_own(place):
     [
         (QUERY, {"workers": 0}, "whole number from 1"),
         (QUERY, {"workers": "2"}, "whole number from 1"),
+        (QUERY, {"workers": True}, "whole number from 1"),
         (lc.Query("PATTERN SEQ(A a, C c) WITHIN 10 s", name="q", level=lc.KSlack(5)), {"workers": 2}, r"q \[\].*WHERE"),
         (
             lc.Query(

@@ -102,7 +102,7 @@ class Runtime:
     """
 
     def __new__(cls, *given: Any, workers: int = 1, **options: Any) -> Runtime:
-        if cls is not Runtime or workers == 1:
+        if cls is not Runtime or (workers == 1 and not isinstance(workers, bool)):
             return super().__new__(cls)
         from latecomer.runtime.workers.parallel import ParallelRuntime
 
