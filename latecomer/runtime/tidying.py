@@ -36,8 +36,8 @@ class Tidying:
         self._at = BEGINNING  # the clock from which on enough events make a look due,
         self._sooner_at = BEGINNING  # and from which on some do
         self._come = 0  # events since the last look
-        #: The clock at which a look would have been due, but for the events, or was left for the next batch to take first;
-        #: None: there was none.
+        #: The clock at which a look would have been due, but for the events, or was left to be taken before the next
+        #: batch; None: there was none.
         self.put_off: int | None = None
 
     def came(self, events: int) -> None:
